@@ -1,0 +1,50 @@
+"""The Typer application: the commands of `ntool.commands.COMMANDS`, with common options."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Annotated, Any
+
+import typer
+
+from .commands import COMMANDS
+from .options import with_common
+from .version import VERSION
+
+
+def _version(value: bool) -> None:
+    if value:
+        print(f"ntool {VERSION}")
+        raise typer.Exit
+
+
+def application() -> Any:
+    """The click command for the whole of ntool.
+
+    Command modules import only the standard library, typer and option types at their top, so building
+    all of them is cheap and `--help` loads no NumPy (tests/cli/test_imports.py).
+    """
+    app = typer.Typer(
+        name="ntool",
+        help="Look into, convert, export, run and check big generative models, without PyTorch.",
+        no_args_is_help=True,
+        add_completion=False,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+
+    @app.callback()
+    def root(
+        version: Annotated[
+            bool,
+            typer.Option("--version", callback=_version, is_eager=True, help="Print the version."),
+        ] = False,
+    ) -> None:
+        pass
+
+    for name in COMMANDS:
+        module = import_module(f".commands.{name.replace('-', '_')}", package=__package__)
+        function = getattr(module, name.replace("-", "_"))
+        app.command(name)(with_common(name, function))
+    return typer.main.get_command(app)

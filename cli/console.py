@@ -1,0 +1,138 @@
+"""What a command says and where: records on standard output, everything else on standard error.
+
+One `console` for the process, set from the common options before a command starts.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from .lib.errors import printable
+from .lib.record_formats import Delimited, JsonLines, Sink, Table
+from .lib.records import Record, Stream
+
+FORMATS = ("jsonl", "table", "csv", "tsv")
+
+
+@dataclass
+class Console:
+    """The common options of one run."""
+
+    command: str = ""
+    format: str | None = None
+    quiet: bool = False
+    verbose: bool = False
+    progress: str = "auto"
+
+    @property
+    def records(self) -> str:
+        """The record format: as asked, else `table` on a terminal and `jsonl` elsewhere."""
+        return self.format or ("table" if sys.stdout.isatty() else "jsonl")
+
+    def note(self, message: str) -> None:
+        """One line on standard error, unless -q."""
+        if not self.quiet:
+            self.say(message)
+
+    def say(self, message: str) -> None:
+        """One line on standard error: `ntool COMMAND: message`."""
+        name = f"ntool {self.command}" if self.command else "ntool"
+        print(f"{name}: {printable(message)}", file=sys.stderr)
+
+    def detail(self, message: str) -> None:
+        """One line on standard error with -v."""
+        if self.verbose and not self.quiet:
+            self.say(message)
+
+    def problem(self, record: Record) -> None:
+        """A `problem` or `error` record told in words, for formats that have no room for it."""
+        where = ": ".join(str(record[k]) for k in ("file", "name") if record.get(k))
+        text = record.get("message", "")
+        self.say(f"{record.get('severity', 'error')}: {where + ': ' if where else ''}{text}")
+
+    @contextmanager
+    def stream(
+        self, *, main: str, source: str | None = None, to: Any = None, **begin: Any
+    ) -> Iterator[Stream]:
+        """A record stream on standard output (or `to`).
+
+        Ends with `end` if the block does; with an `error` record if the block raises. A block that calls
+        `end(...)` itself, to add fields, is not ended twice.
+
+        Args:
+            main: the kind that csv and tsv show.
+        """
+        out = to or sys.stdout
+        sink: Sink
+        if self.records == "jsonl":
+            sink = JsonLines(out)
+        elif self.records == "table":
+            sink = Table(out)
+        else:
+            sink = Delimited(out, main, "," if self.records == "csv" else "\t", self.problem)
+        stream = Stream(sink, source=source, **begin)
+        ended = False
+        end = stream.end
+
+        def once(**fields: Any) -> None:
+            nonlocal ended
+            ended = True
+            end(**fields)
+
+        stream.end = once  # type: ignore[method-assign]
+        try:
+            yield stream
+            if not ended:
+                stream.end()
+            sink.close()
+            out.flush()
+        except BrokenPipeError:
+            raise
+        except Exception as e:
+            if not ended:
+                stream.error(e)
+            sink.close()
+            out.flush()
+            raise
+
+    @contextmanager
+    def bar(self, total: int | None, what: str, unit: str = "it") -> Iterator[Any]:
+        """A progress bar on standard error; an object with `update(n)` and `close()`.
+
+        Shown on a terminal (`auto`), or always or never. tqdm is imported only when it is shown.
+        """
+        show = self.progress == "always" or (
+            self.progress == "auto"
+            and not self.quiet
+            and sys.stderr.isatty()
+            and os.environ.get("TERM") != "dumb"
+        )
+        if not show:
+            yield _NoBar()
+            return
+        from tqdm import tqdm
+
+        with tqdm(
+            total=total,
+            desc=what,
+            unit=unit,
+            unit_scale=unit == "B",
+            unit_divisor=1000,
+            file=sys.stderr,
+            leave=False,
+            ascii=not sys.stderr.isatty(),
+        ) as bar:
+            yield bar
+
+
+class _NoBar:
+    def update(self, n: int = 1) -> None:
+        pass
+
+
+console = Console()

@@ -1,0 +1,108 @@
+"""Option types that several commands share, and the options that all commands have."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from functools import wraps
+from typing import Annotated, Any, Optional
+
+import typer
+
+from .console import FORMATS, console
+
+Source = Annotated[
+    str,
+    typer.Argument(
+        metavar="SOURCE",
+        help="File or folder, OWNER/NAME[@REV] on the Hub, demo:shapes, or - for a record stream.",
+        show_default=False,
+    ),
+]
+Package = Annotated[
+    str, typer.Argument(metavar="PKG", help="Package folder.", show_default=False)
+]
+Output = Annotated[
+    str, typer.Option("--output", "-o", metavar="PATH", help="Where to write.", show_default=False)
+]
+Force = Annotated[bool, typer.Option("--force", help="Replace an existing output.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Check and plan; write nothing.")]
+Include = Annotated[
+    Optional[list[str]],
+    typer.Option("--include", metavar="GLOB", help="Only names that match. May be repeated."),
+]
+Exclude = Annotated[
+    Optional[list[str]],
+    typer.Option("--exclude", metavar="GLOB", help="Not the names that match. May be repeated."),
+]
+Device = Annotated[
+    str, typer.Option("--device", metavar="DEVICE", help="auto, cpu, cuda or cuda:INDEX.")
+]
+Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of the noise.")]
+Revision = Annotated[
+    Optional[str],
+    typer.Option("--revision", metavar="REV", help="Branch, tag or commit on the Hub; as SOURCE@REV."),
+]
+
+
+def _format(value: Optional[str]) -> Optional[str]:
+    if value is not None and value not in FORMATS:
+        raise typer.BadParameter(f"{value!r} is not one of {', '.join(FORMATS)}")
+    return value
+
+
+def _progress(value: str) -> str:
+    if value not in ("auto", "always", "never"):
+        raise typer.BadParameter(f"{value!r} is not one of auto, always, never")
+    return value
+
+
+COMMON: dict[str, tuple[Any, Any]] = {
+    "format": (
+        Annotated[
+            Optional[str],
+            typer.Option(
+                "--format",
+                metavar="|".join(FORMATS),
+                callback=_format,
+                help="Form of the records. Default: table on a terminal, else jsonl.",
+            ),
+        ],
+        None,
+    ),
+    "progress": (
+        Annotated[
+            str,
+            typer.Option(
+                "--progress", metavar="auto|always|never", callback=_progress, help="Progress on stderr."
+            ),
+        ],
+        "auto",
+    ),
+    "quiet": (Annotated[bool, typer.Option("--quiet", "-q", help="No notes on stderr.")], False),
+    "verbose": (
+        Annotated[bool, typer.Option("--verbose", "-v", help="Details and tracebacks on stderr.")],
+        False,
+    ),
+}
+
+
+def with_common(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """The command with the common options added to its signature; they set `console`, not arguments."""
+    signature = inspect.signature(function, eval_str=True)
+    added = [
+        inspect.Parameter(k, inspect.Parameter.KEYWORD_ONLY, default=d, annotation=a)
+        for k, (a, d) in COMMON.items()
+    ]
+
+    @wraps(function)
+    def command(**arguments: Any) -> Any:
+        console.command = name
+        for key in COMMON:
+            setattr(console, key, arguments.pop(key))
+        return function(**arguments)
+
+    own = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in signature.parameters.values()]
+    command.__signature__ = signature.replace(parameters=own + added)  # type: ignore[attr-defined]
+    command.__annotations__ = {p.name: p.annotation for p in own + added}
+    return command

@@ -1,0 +1,11 @@
+"""One file a subcommand: parse, call `lib`, print records."""
+
+COMMANDS: tuple[str, ...] = (
+    "inspect-headers",
+    "census",
+    "export-component",
+    "run-prefill",
+    "sample-image",
+    "verify-package",
+)
+"""The subcommands, in the order in which a pipeline uses them."""

@@ -1,0 +1,7 @@
+"""inspect_headers."""
+
+from __future__ import annotations
+
+
+def inspect_headers() -> None:
+    """Not built yet."""

@@ -1,0 +1,1 @@
+"""Checkpoints: strict header readers, index files, sources. Standard library only."""

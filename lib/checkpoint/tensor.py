@@ -1,0 +1,171 @@
+"""What a header says of a tensor, and what is wrong with a file: the currency of all commands."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..errors import InputError, SourceNotFound
+
+BITS: dict[str, int] = {
+    "BOOL": 8, "U8": 8, "I8": 8, "I16": 16, "U16": 16, "I32": 32, "U32": 32, "I64": 64, "U64": 64,
+    "F16": 16, "BF16": 16, "F32": 32, "F64": 64, "C64": 64,
+    "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8, "F8_E4M3FNUZ": 8, "F8_E5M2FNUZ": 8,
+    "F6_E2M3": 6, "F6_E3M2": 6, "F4": 4,
+}  # fmt: skip
+"""Bits of one element for each dtype name of the safetensors format (its README and Dtype enum)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """One tensor of a checkpoint; its payload is a byte range of a file and is not read.
+
+    Attributes:
+        name: full name, as stored.
+        dtype: safetensors spelling (`BF16`), `GGUF:Q8_0` for GGUF block types.
+        shape: dimensions, row-major, outermost first.
+        file: path relative to the checkpoint's root, with `/`.
+        offset: bytes from the start of the file.
+        nbytes: bytes of the payload.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    file: str
+    offset: int
+    nbytes: int
+
+    @property
+    def params(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    def record(self) -> dict[str, Any]:
+        """Fields of a `tensor` record."""
+        return {
+            "name": self.name,
+            "dtype": self.dtype,
+            "shape": list(self.shape),
+            "file": self.file,
+            "offset": self.offset,
+            "nbytes": self.nbytes,
+            "params": self.params,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One finding about a file or tensor.
+
+    Attributes:
+        code: stable, lower case with dashes: `truncated`, `overlap`, `missing-tensor`.
+        message: one line: what, found, expected.
+        severity: `error`, `warning` or `info`.
+        malformed: the file cannot be trusted as its format (exit 3), rather than a difference in a
+            sound file (exit 1).
+    """
+
+    code: str
+    message: str
+    severity: str = "error"
+    file: str | None = None
+    name: str | None = None
+    malformed: bool = False
+
+    def record(self) -> dict[str, Any]:
+        """Fields of a `problem` record."""
+        return {
+            "code": self.code,
+            "severity": self.severity,
+            "file": self.file,
+            "name": self.name,
+            "message": self.message,
+            "malformed": self.malformed,
+        }
+
+
+def exit_code(problems: list[Problem]) -> int:
+    """0 without errors, 1 for differences in sound files, 3 when a file is malformed (docs/exit-codes.md)."""
+    errors = [p for p in problems if p.severity == "error"]
+    return 3 if any(p.malformed for p in errors) else 1 if errors else 0
+
+
+@dataclass
+class Checkpoint:
+    """Headers of a whole checkpoint, metadata files included, payload unread.
+
+    Attributes:
+        source: as the user wrote it.
+        root: absolute folder that `Tensor.file` is relative to.
+        revision: commit on the Hub, or None.
+        tensors: by name; file order of the index, then offset order in a file.
+        problems: everything found wrong, in order.
+        config: `config.json`, or {} without one.
+        index_hash, config_hash: SHA-256 (hex) of the bytes of the index and config file, or None.
+        bytes_read, requests: what reading the headers cost.
+    """
+
+    source: str
+    root: str
+    format: str = "safetensors"
+    revision: str | None = None
+    tensors: dict[str, Tensor] = field(default_factory=dict)
+    files: dict[str, int] = field(default_factory=dict)
+    metadata: dict[str, dict[str, str]] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+    config: dict[str, Any] = field(default_factory=dict)
+    index: dict[str, Any] | None = None
+    index_hash: str | None = None
+    config_hash: str | None = None
+    bytes_read: int = 0
+    requests: int = 0
+
+    def tensor(self, name: str) -> Tensor:
+        """The tensor of that name.
+
+        Raises:
+            SourceNotFound: no such tensor.
+        """
+        try:
+            return self.tensors[name]
+        except KeyError:
+            raise SourceNotFound(f"{self.source}: no tensor '{name}'") from None
+
+    def path(self, relative: str) -> str:
+        """Absolute path of a file of the checkpoint."""
+        return os.path.join(self.root, relative)
+
+    def bands(self, tensor: Tensor, nbytes: int = 8 << 20) -> Iterator[bytes]:
+        """The payload of a tensor in pieces of at most `nbytes` bytes, in order.
+
+        Raises:
+            InputError: the file ends before the payload does.
+        """
+        left = tensor.nbytes
+        with open(self.path(tensor.file), "rb") as f:
+            f.seek(tensor.offset)
+            while left:
+                piece = f.read(min(left, nbytes))
+                if not piece:
+                    raise InputError(
+                        f"{tensor.file}: tensor '{tensor.name}': payload ends early, bytes",
+                        found=tensor.nbytes - left,
+                        expected=tensor.nbytes,
+                    )
+                left -= len(piece)
+                yield piece
+
+    def refuse_if_broken(self) -> None:
+        """Raise on the first error-severity problem: converting from a broken checkpoint loses data.
+
+        Raises:
+            InputError: the first malformed file, else the first difference.
+        """
+        errors = [p for p in self.problems if p.severity == "error"]
+        for problem in sorted(errors, key=lambda p: not p.malformed):
+            where = ": ".join(x for x in (problem.file, problem.name) if x)
+            raise InputError(f"{self.source}: {where + ': ' if where else ''}{problem.message}")

@@ -1,0 +1,1 @@
+"""The demonstration checkpoint that ships with ntool."""

@@ -1,0 +1,1 @@
+"""The graph builder, and layers that two families use."""

@@ -1,0 +1,1 @@
+"""Narrow number formats, NumPy only."""

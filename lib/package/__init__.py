@@ -1,0 +1,1 @@
+"""The package folder: layout, manifest, schema, checks."""

@@ -1,0 +1,150 @@
+"""Record sinks: JSON Lines for programs, tables for people, csv and tsv for spreadsheets."""
+
+from __future__ import annotations
+
+import csv
+from typing import Any, Protocol, TextIO
+
+from .errors import printable
+from .records import Record, dumps
+
+COLUMNS: dict[str, tuple[str, ...]] = {
+    "tensor": ("name", "dtype", "shape", "params", "nbytes", "file", "offset"),
+    "metadata": ("file", "key", "value"),
+    "file": ("path", "nbytes", "role", "sha256"),
+    "config": ("path", "values"),
+    "problem": ("severity", "code", "file", "name", "message"),
+    "group": ("by", "key", "tensors", "params", "nbytes", "dtypes"),
+    "check": ("id", "ok", "component", "expected", "actual", "message"),
+    "step": ("index", "t", "t_next", "rms_x0", "rms_v", "seconds"),
+    "token": ("index", "id", "text"),
+}
+"""Columns of a kind in table, csv and tsv, in order. A kind that is not here shows all its fields."""
+
+
+class Sink(Protocol):
+    def record(self, record: Record) -> None: ...
+    def close(self) -> None: ...
+
+
+class JsonLines:
+    """One JSON object a line, written as it comes."""
+
+    def __init__(self, out: TextIO) -> None:
+        self._write = out.write
+
+    def record(self, record: Record) -> None:
+        self._write(dumps(record) + "\n")
+
+    def close(self) -> None:
+        pass
+
+
+class Delimited:
+    """csv or tsv of one kind of record (the command's main one), with a header row.
+
+    Records of other kinds have other columns and would break the table; `problem` records are handed
+    to `aside`, which tells them on standard error.
+    """
+
+    def __init__(self, out: TextIO, main: str, delimiter: str, aside: Any) -> None:
+        self._rows = csv.writer(out, delimiter=delimiter, lineterminator="\n")
+        self._main, self._aside = main, aside
+        self._columns: tuple[str, ...] | None = COLUMNS.get(main)
+        self._header = False
+
+    def record(self, record: Record) -> None:
+        if record["kind"] != self._main:
+            if record["kind"] in ("problem", "error"):
+                self._aside(record)
+            return
+        if self._columns is None:
+            self._columns = tuple(k for k in record if k != "kind")
+        if not self._header:
+            self._rows.writerow(self._columns)
+            self._header = True
+        self._rows.writerow([_plain(record.get(c)) for c in self._columns])
+
+    def close(self) -> None:
+        if not self._header and self._columns:
+            self._rows.writerow(self._columns)
+
+
+def _plain(value: Any) -> str:
+    if value is None:
+        return ""
+    if value is True or value is False:
+        return str(value).lower()
+    if isinstance(value, list) and all(isinstance(v, int) for v in value):
+        return ",".join(map(str, value))
+    if isinstance(value, dict | list):
+        return printable(dumps({"v": value})[5:-1])
+    return printable(value)
+
+
+class Table:
+    """Aligned columns, one block for each run of records of a kind. `begin` and `end` are not shown."""
+
+    def __init__(self, out: TextIO, width: int = 160) -> None:
+        self._out, self._width = out, width
+        self._kind: str | None = None
+        self._rows: list[Record] = []
+        self._blocks = 0
+
+    def record(self, record: Record) -> None:
+        kind = record["kind"]
+        if kind in ("begin", "end", "error"):
+            return
+        if kind != self._kind:
+            self._flush()
+            self._kind = kind
+        self._rows.append(record)
+
+    def close(self) -> None:
+        self._flush()
+
+    def _flush(self) -> None:
+        rows, self._rows = self._rows, []
+        if not rows:
+            return
+        if self._blocks:
+            self._out.write("\n")
+        self._blocks += 1
+        kind = self._kind or ""
+        if kind in ("summary", "begin") or kind not in COLUMNS:
+            for row in rows:
+                self._pairs(row)
+            return
+        columns = [c for c in COLUMNS[kind] if any(r.get(c) not in (None, "") for r in rows)]
+        columns += [c for c in ("component", "role") if c not in columns and any(c in r for r in rows)]
+        cells = [[_cell(r.get(c), c) for c in columns] for r in rows]
+        numeric = [all(isinstance(r.get(c), int | float | None) for r in rows) for c in columns]
+        widths = [max(len(h), *(len(r[i]) for r in cells)) for i, h in enumerate(columns)]
+        for line in [columns, *cells]:
+            parts = [
+                v.rjust(w) if right else v.ljust(w)
+                for v, w, right in zip(line, widths, numeric, strict=True)
+            ]
+            self._out.write("  ".join(parts).rstrip() + "\n")
+
+    def _pairs(self, row: Record) -> None:
+        items = [(k, v) for k, v in row.items() if k != "kind" and v not in (None, [], {})]
+        width = max((len(k) for k, _ in items), default=0)
+        self._out.write(f"{row['kind']}\n")
+        for key, value in items:
+            self._out.write(f"  {key.ljust(width)}  {_cell(value, key)}\n")
+
+
+def _cell(value: Any, column: str) -> str:
+    if isinstance(value, bool):
+        return "ok" if value and column == "ok" else "FAIL" if column == "ok" else str(value).lower()
+    if value is None:
+        return "-" if column == "ok" else ""
+    if isinstance(value, int) and column not in ("index", "id"):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if column == "dtypes" and isinstance(value, dict):
+        return " ".join(f"{k}:{v.get('tensors')}" for k, v in value.items() if isinstance(v, dict))
+    text = _plain(value)
+    return text if len(text) <= 100 else text[:97] + "..."

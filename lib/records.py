@@ -1,0 +1,207 @@
+"""Record streams: JSON Lines with `begin`, records, `end` (docs/records.md).
+
+Standard library only: light commands import this.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Iterable, Iterator
+from typing import Any, TextIO
+
+from .errors import InputError, NtoolError, printable
+
+SCHEMA = "ntool/1"
+MAX_LINE = 64 << 20
+"""Characters of one record. A `metadata` record of a tokenizer vocabulary stays far below."""
+
+Record = dict[str, Any]
+
+
+def finite(value: Any) -> Any:
+    """The value with NaN and infinities replaced by None, at any depth: JSON has no such numbers."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {str(k): finite(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(v) for v in value]
+    return value
+
+
+# check_circular off: records are trees that ntool itself built, and the check costs a third of the time
+_encode = json.JSONEncoder(
+    ensure_ascii=False, separators=(",", ":"), allow_nan=False, check_circular=False
+).encode
+
+
+def dumps(record: Record) -> str:
+    """One record as one line of JSON, without its line feed.
+
+    Control characters and lone surrogates are escaped, so a tensor name can neither end the line nor
+    reach a terminal raw.
+    """
+    try:
+        line = _encode(record)
+    except ValueError:
+        line = _encode(finite(record))
+    if line.isascii() and line.isprintable():
+        return line
+    out = []
+    for c in line:
+        safe = printable(c)
+        if safe == c:
+            out.append(c)
+        else:  # json itself escaped C0; DEL, C1, bidi, separators and surrogates remain
+            n = ord(c)
+            if n > 0xFFFF:
+                n -= 0x10000
+                out.append(f"\\u{0xD800 + (n >> 10):04x}\\u{0xDC00 + (n & 0x3FF):04x}")
+            else:
+                out.append(f"\\u{n:04x}")
+    return "".join(out)
+
+
+class Stream:
+    """Writes one stream of records: `begin` on construction, `end` with the count on `end()`.
+
+    `sink` is anything with `record(record)`: a JSON Lines writer, a table, a list.
+    """
+
+    def __init__(self, sink: Any, *, source: str | None, **begin: Any) -> None:
+        self._sink = sink
+        self._started = time.monotonic()
+        self.count = 0
+        from ..version import VERSION
+
+        sink.record(
+            {
+                "kind": "begin",
+                "schema": SCHEMA,
+                "producer": "ntool",
+                "version": VERSION,
+                "source": source,
+                "revision": begin.pop("revision", None),
+                "format": begin.pop("format", None),
+                **begin,
+            }
+        )
+
+    def write(self, kind: str, **fields: Any) -> None:
+        """Write one record; `kind` comes first."""
+        self.count += 1
+        self._sink.record({"kind": kind, **fields})
+
+    def write_all(self, kind: str, rows: Iterable[Record]) -> None:
+        """Write many records of one kind."""
+        for row in rows:
+            self.write(kind, **row)
+
+    def end(self, **fields: Any) -> None:
+        """Close the stream: `end` with the number of records since `begin` and the seconds taken."""
+        seconds = round(time.monotonic() - self._started, 6)
+        self._sink.record({"kind": "end", "count": self.count, "seconds": seconds, **fields})
+
+    def error(self, error: BaseException) -> None:
+        """Close the stream with the reason why it has no `end`."""
+        self._sink.record(error_record(error))
+
+
+def error_record(error: BaseException) -> Record:
+    """`{"kind": "error", "code", "class", "message"}` for the reader of a pipe."""
+    code = error.exit_code if isinstance(error, NtoolError) else 70
+    message = error.message if isinstance(error, NtoolError) else printable(error)
+    return {"kind": "error", "code": code, "class": type(error).__name__, "message": message}
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> Record:
+    out = dict(pairs)
+    if len(out) != len(pairs):
+        seen: set[str] = set()
+        for key, _ in pairs:
+            if key in seen:
+                raise ValueError(f"duplicate key {key!r}")
+            seen.add(key)
+    return out
+
+
+def _constant(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON")
+
+
+_decode = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_constant).decode
+
+
+def parse_line(line: str, where: str) -> Record:
+    """One record from one line.
+
+    Raises:
+        InputError: not one JSON object, no string `kind`, a duplicate key, NaN, or too deep.
+    """
+    if len(line) > MAX_LINE:
+        raise InputError(f"{where}: record too long", found=len(line), expected=f"<= {MAX_LINE}")
+    try:
+        record = _decode(line)
+    except (ValueError, RecursionError) as e:
+        raise InputError(f"{where}: not a JSON record ({e})") from e
+    if not isinstance(record, dict) or not isinstance(record.get("kind"), str):
+        raise InputError(f"{where}: a record is a JSON object with a string 'kind'")
+    return record
+
+
+def read(lines: TextIO | Iterable[str], name: str = "standard input") -> Iterator[Record]:
+    """Records of one or more concatenated streams, checked, `begin` and `end` included.
+
+    Unknown kinds and fields pass through. Empty lines are skipped.
+
+    Raises:
+        InputError: a line is not a record; records outside `begin`...`end`; the count in `end` differs;
+            an unknown schema; the input ends before `end`; or an `error` record says why the writer stopped.
+    """
+    inside = False
+    count = number = 0
+    for number, line in enumerate(_bounded(lines, name), 1):
+        if not line.strip():
+            continue
+        where = f"{name}: line {number}"
+        record = parse_line(line, where)
+        kind = record["kind"]
+        if kind == "error":
+            raise InputError(f"{where}: the writer stopped: {record.get('message')}")
+        if kind == "begin":
+            if inside:
+                raise InputError(f"{where}: 'begin' before the 'end' of the stream before it")
+            if record.get("schema") != SCHEMA:
+                raise InputError(
+                    f"{where}: schema", found=record.get("schema"), expected=SCHEMA
+                )
+            inside, count = True, 0
+        elif not inside:
+            raise InputError(f"{where}: '{kind}' outside a stream", expected="'begin' first")
+        elif kind == "end":
+            if record.get("count") != count:
+                raise InputError(
+                    f"{where}: records since 'begin'", found=count, expected=record.get("count")
+                )
+            inside = False
+        else:
+            count += 1
+        yield record
+    if inside:
+        raise InputError(f"{name}: the stream stops after line {number} without its 'end'")
+    if number == 0:
+        raise InputError(f"{name}: empty", expected="a record stream")
+
+
+def _bounded(lines: TextIO | Iterable[str], name: str) -> Iterator[str]:
+    """Lines with a length limit while reading, so that a file without line feeds cannot fill memory."""
+    try:
+        if hasattr(lines, "readline"):
+            while line := lines.readline(MAX_LINE + 1):
+                yield line
+        else:
+            yield from lines
+    except UnicodeDecodeError as e:
+        raise InputError(f"{name}: not UTF-8 ({e.reason} at byte {e.start})") from e

@@ -1,0 +1,1 @@
+"""ONNX Runtime sessions and prefix files."""

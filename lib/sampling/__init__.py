@@ -1,0 +1,1 @@
+"""Flow-matching sampling in plain NumPy: schedule, noise, guidance, Euler steps, pictures."""
