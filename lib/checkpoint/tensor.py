@@ -104,7 +104,7 @@ class Checkpoint:
         revision: commit on the Hub, or None.
         tensors: by name; file order of the index, then offset order in a file.
         problems: everything found wrong, in order.
-        config: `config.json`, or {} without one.
+        config, generation_config: `config.json`, `generation_config.json`, or {} without one.
         index_hash, config_hash: SHA-256 (hex) of the bytes of the index and config file, or None.
         bytes_read, requests: what reading the headers cost.
     """
@@ -118,6 +118,8 @@ class Checkpoint:
     metadata: dict[str, dict[str, str]] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
     config: dict[str, Any] = field(default_factory=dict)
+    generation_config: dict[str, Any] = field(default_factory=dict)
+    requested_revision: str | None = None
     index: dict[str, Any] | None = None
     index_hash: str | None = None
     config_hash: str | None = None
