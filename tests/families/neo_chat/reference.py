@@ -1,8 +1,8 @@
 """The neo_chat model as a plain NumPy program in float32, written from the specification.
 
-The five components (4.1 - 4.6), image preprocessing (6) and text-to-image sampling (5), each with
-its own small function. `reference_layers.py` holds the layers. Slow and simple on purpose: this is
-what the exported graphs are compared with.
+The five components (4.1 - 4.6) and image preprocessing (6), each with its own small function;
+`reference_layers.py` holds the layers, `reference_sampling.py` the sampler. Slow and simple on
+purpose: this is what the exported graphs are compared with.
 
 Sizes as in `reference_layers`; th x tw token grid, L = th * tw, V vocabulary.
 """
@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass
 from pathlib import Path
 
 import ml_dtypes
@@ -104,15 +103,21 @@ def patchify(x: Array, patch: int = P) -> Array:
     return cut.transpose(1, 3, 0, 2, 4).reshape(-1, C * patch * patch)  # [gh * gw, C * P * P]
 
 
-def preprocess(image: Image.Image, min_pixels: int, max_pixels: int) -> tuple[Array, Array]:
-    """Picture -> patch rows [N, 3 * P * P] and grid_hw [1, 2]."""
+def resize(image: Image.Image, min_pixels: int, max_pixels: int) -> Array:
+    """Picture in RGB on white, bicubic, of the size `resized_size` gives: uint8 [h, w, 3]."""
     if image.mode == "RGBA":
         white = Image.new("RGBA", image.size, (255, 255, 255, 255))
         image = Image.alpha_composite(white, image)
     image = image.convert("RGB")
     h, w = resized_size(image.height, image.width, min_pixels, max_pixels)
-    pixels = np.asarray(image.resize((w, h), Image.Resampling.BICUBIC), np.float32) / 255
-    normed = (pixels - IMAGENET_MEAN) / IMAGENET_STD  # [h, w, 3]
+    return np.asarray(image.resize((w, h), Image.Resampling.BICUBIC))
+
+
+def preprocess(image: Image.Image, min_pixels: int, max_pixels: int) -> tuple[Array, Array]:
+    """Picture -> patch rows [N, 3 * P * P] and grid_hw [1, 2]."""
+    pixels = resize(image, min_pixels, max_pixels)
+    normed = (pixels.astype(np.float32) / 255 - IMAGENET_MEAN) / IMAGENET_STD  # [h, w, 3]
+    h, w, _ = pixels.shape
     return patchify(normed.transpose(2, 0, 1)), np.array([[h // P, w // P]])
 
 
@@ -345,90 +350,3 @@ def denoiser(
     """Predicted clean picture x0 [B, 3, H, W] from the input embeddings [B, L, D]."""
     hidden = generation_hidden(w, config, x, image_indexes(t_image, token_h, token_w), prefix)
     return pixel_head(w, config, hidden, token_h, token_w)
-
-
-# --- text-to-image sampling (5) -----------------------------------------------------------------
-
-
-def noise_scale(config: dict, grid_h: int, grid_w: int, m: int = M) -> float:
-    """Standard deviation of the starting noise; the grid is in patches."""
-    s, mode = config["noise_scale"], config["noise_scale_mode"]
-    if mode in ("resolution", "dynamic", "dynamic_sqrt"):
-        tokens = grid_h * grid_w / m**2
-        s *= math.sqrt(tokens / config["noise_scale_base_image_seq_len"])
-        if mode == "dynamic_sqrt":
-            s = math.sqrt(s)
-    return min(s, config["noise_scale_max_value"])
-
-
-def timesteps(n: int, shift: float) -> Array:
-    """t'_k of n steps: sigma' = shift sigma / (1 + (shift - 1) sigma), sigma = 1 - k/n."""
-    sigma = np.float32(1) - np.linspace(0, 1, n + 1, dtype=np.float32)
-    shift32 = np.float32(shift)
-    return np.float32(1) - shift32 * sigma / (1 + (shift32 - 1) * sigma)  # [n + 1]
-
-
-def velocity(x0: Array, z: Array, t: float, t_eps: float) -> Array:
-    """v = (x0 - z) / max(1 - t, t_eps)."""
-    return (x0 - z) / np.float32(max(1 - t, t_eps))
-
-
-@dataclass(frozen=True)
-class Prefix:
-    """A prefilled prompt: its cache and the temporal index of the picture after it."""
-
-    cache: list[KeyValue]
-    t_image: int
-
-
-def prefill_text(w: Weights, config: dict, ids: Array) -> Prefix:
-    """Prefill a text-only prompt [1, S]."""
-    S = ids.shape[1]
-    positions = np.stack([np.arange(S), np.zeros(S, int), np.zeros(S, int)])
-    _, cache = decoder(w, config, embed(w, ids), positions)
-    return Prefix(cache, S)
-
-
-def text_to_image(
-    w: Weights,
-    config: dict,
-    cond: Prefix,
-    uncond: Prefix | None,
-    noise: Array,
-    num_steps: int,
-    shift: float = 1.0,
-    cfg: float = 1.0,
-    interval: tuple[float, float] = (0.0, 1.0),
-    t_eps: float = 0.02,
-) -> list[Array]:
-    """Euler steps from noise to a picture; z after every step, each [B, 3, H, W].
-
-    Args:
-        uncond: used at steps with interval[0] <= t <= interval[1], when cfg > 1.
-        noise: unit variance, [B, 3, H, W].
-    """
-    height, width = noise.shape[2:]
-    s = noise_scale(config, height // P, width // P)
-    z = np.float32(s) * noise
-    t = timesteps(num_steps, shift)
-    path = []
-    for k in range(num_steps):
-        x = image_gen_embedding(w, config, z, float(t[k]), s)
-
-        def v_of(branch: Prefix, x: Array = x, z: Array = z, t_k: float = float(t[k])) -> Array:
-            x0 = denoiser(w, config, x, branch.t_image, height // F, width // F, branch.cache)
-            return velocity(x0, z, t_k, t_eps)
-
-        v = v_of(cond)
-        if cfg > 1 and interval[0] <= t[k] <= interval[1]:
-            u = v_of(uncond)
-            v = u + np.float32(cfg) * (v - u)
-        z = z + (t[k + 1] - t[k]) * v
-        path.append(z)
-    return path
-
-
-def to_uint8(z: Array) -> Array:
-    """[3, H, W] in [-1, 1] -> picture [H, W, 3] of 8-bit levels, ties to even."""
-    levels = np.rint(np.clip(z * 0.5 + 0.5, 0, 1) * 255)
-    return levels.astype(np.uint8).transpose(1, 2, 0)
