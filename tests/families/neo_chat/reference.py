@@ -302,7 +302,9 @@ def generation_hidden(
         x: [B, L, D]; a prefix of batch 1 is repeated over the batch.
     """
     B, L, _ = x.shape
-    prefix = [tuple(np.repeat(a, B // len(a), axis=0) for a in layer) for layer in prefix]
+    prefix = [
+        (np.repeat(k, B // len(k), axis=0), np.repeat(v, B // len(v), axis=0)) for k, v in prefix
+    ]
     allowed = np.ones((L, prefix[0][0].shape[2] + L), bool)
     return run_layers(w, config, GENERATION, x, positions, prefix, allowed)[0]  # [B, L, D]
 
@@ -345,7 +347,13 @@ def pixel_head(w: Weights, config: dict, hidden: Array, token_h: int, token_w: i
 
 
 def denoiser(
-    w: Weights, config: dict, x: Array, t_image: int, token_h: int, token_w: int, prefix: list
+    w: Weights,
+    config: dict,
+    x: Array,
+    t_image: int,
+    token_h: int,
+    token_w: int,
+    prefix: list[KeyValue],
 ) -> Array:
     """Predicted clean picture x0 [B, 3, H, W] from the input embeddings [B, L, D]."""
     hidden = generation_hidden(w, config, x, image_indexes(t_image, token_h, token_w), prefix)

@@ -119,6 +119,7 @@ def text_to_image(
         x0 = denoiser(w, config, x, cond.t_image, token_h, token_w, cond.cache)
         v = velocity(x0, z, t_k, t_eps)
         if cfg > 1 and interval[0] <= t_k <= interval[1]:
+            assert uncond is not None
             x0 = denoiser(w, config, x, uncond.t_image, token_h, token_w, uncond.cache)
             u = velocity(x0, z, t_k, t_eps)
             v = guide(to_head_patches(v), to_head_patches(u), cfg, norm, first_step=k == 0)

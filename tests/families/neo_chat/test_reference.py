@@ -100,7 +100,7 @@ def test_image_prefill(case: Case) -> None:
     ids = golden["input_ids"]
     rows, grid = case.pixels("image_prefill")
     np.testing.assert_array_equal(grid, golden["grid_hw"])
-    first = golden.get("pixel_values", golden.get("pixel_values_first4"))
+    first = golden["pixel_values" if "pixel_values" in golden else "pixel_values_first4"]
     close(rows[: len(first)], first, 1e-6)  # as in test_preprocess
     features = R.vision_tower(case.w, case.config, R.VISION, rows, grid)
     close(features, golden["vision_features"], COMPONENT)
@@ -142,11 +142,13 @@ def test_cached_decode_equals_one_prefill(case: Case) -> None:
     image = np.flatnonzero(golden["input_ids"][0] == case.context_id)
     # Text up to the picture; the picture with the token that closes it; then one token at a time.
     cuts = [0, image[0], image[-1] + 2, *range(image[-1] + 3, x.shape[1] + 1)]
-    parts, kv = [], None
+    parts: list[np.ndarray] = []
+    kv: list[layers.KeyValue] | None = None
     for a, b in pairwise(cuts):
         hidden, kv = R.decoder(case.w, case.config, x[:, a:b], positions[:, a:b], kv)
         parts.append(hidden)
     close(np.concatenate(parts, axis=1), whole, COMPONENT)
+    assert kv is not None
     for (key, value), (whole_key, whole_value) in zip(kv, whole_cache, strict=True):
         close(key, whole_key, COMPONENT)
         close(value, whole_value, COMPONENT)

@@ -157,6 +157,24 @@ def level_differences(z: np.ndarray, image: np.ndarray) -> np.ndarray:
     return np.abs(picture.astype(int) - image.astype(int))
 
 
+def test_guidance_norms_only_shorten() -> None:
+    # Two tiles of one sample; u + 2 (c - u) is longer than c in the first, shorter in the second.
+    c = np.array([[[3, 0], [0, 4]]], np.float32)
+    u = np.array([[[0, 0], [0, 6]]], np.float32)
+    v = np.array([[[6, 0], [0, 2]]], np.float32)
+    limited = np.array([[[3, 0], [0, 2]]], np.float32)
+    exact = 1e-6  # a handful of float32 operations
+    close(sampling.guide(c, u, 2.0, "none", False), v, exact)
+    close(sampling.guide(c, u, 2.0, "channel", False), limited, exact)
+    factor = np.float32(5 / np.sqrt(40))
+    expected = v * factor
+    close(sampling.guide(c, u, 2.0, "global", False), expected, exact)
+    shorter = sampling.guide(c[:, 1:], u[:, 1:], 2.0, "global", False)
+    close(shorter, v[:, 1:], exact)
+    with pytest.raises(ValueError, match="unknown norm 'layer'"):
+        sampling.guide(c, u, 2.0, "layer", False)
+
+
 def test_batch_repeats_the_prefix(case: Case) -> None:
     golden = case.golden("t2i_b_cfg4_shift3")
     cond, uncond = prefixes(case, golden)
