@@ -1,7 +1,108 @@
-"""export_component."""
+"""Records written: `file` (one each), `problem`, `summary` (nodes, initializers, bytes, peak_rss, seconds)."""
 
 from __future__ import annotations
 
+import re
+import time
+from pathlib import Path
+from typing import Annotated, Optional
 
-def export_component() -> None:
-    """Not built yet."""
+import typer
+
+from ..console import console
+from ..options import DryRun, Force, Output, Source
+
+
+def export_component(
+    source: Source,
+    components: Annotated[
+        Optional[list[str]],
+        typer.Argument(metavar="[COMPONENT]...", help="Which components. Default: all.", show_default=False),
+    ] = None,
+    output: Output = "",
+    dtype: Annotated[str, typer.Option("--dtype", help="auto or f32.")] = "auto",
+    data: Annotated[
+        str, typer.Option("--data", help="How weights get into the package: auto or copy.")
+    ] = "auto",
+    shard_size: Annotated[
+        str, typer.Option("--shard-size", help="Largest data file, for example 5GB.")
+    ] = "5GB",
+    force: Force = False,
+    dry_run: DryRun = False,
+) -> None:
+    """Export a checkpoint's components to ONNX graphs in a package folder, without PyTorch."""
+    from ..lib.checkpoint.source import open_checkpoint
+    from ..lib.errors import Unsupported, UsageProblem
+    from ..lib.package import export
+
+    if not output and not dry_run:
+        raise UsageProblem("no output folder", expected="-o PKG")
+    if data not in ("auto", "copy"):
+        raise Unsupported(f"--data {data}", expected="auto or copy")
+    limit = parse_size(shard_size)
+    started = time.monotonic()
+    with console.stream(main="file", source=source, format="package") as out:
+        checkpoint = open_checkpoint(source)
+        plan = export.plan(
+            checkpoint, components or (), dtype=dtype, shard_nbytes=limit, dry_run=dry_run
+        )
+        for problem in checkpoint.problems:
+            out.write("problem", **problem.record())
+        for note in plan.notes:
+            console.note(note)
+        if not dry_run:
+            with console.bar(plan.nbytes, "export", "B") as bar:
+                export.write(plan, Path(output), force=force, progress=bar.update)
+        for component in plan.components:
+            for file in component.files:
+                out.write("file", path=f"{component.name}/{file.name}", nbytes=file.nbytes, role="data")
+        bindings = [b for c in plan.components for b in c.bindings.values()]
+        out.write(
+            "summary",
+            components={
+                c.name: {
+                    "nodes": len(c.graph.nodes),
+                    "initializers": len(c.graph.initializers),
+                    "bound": len(c.bindings),
+                    "dtype": c.dtype,
+                    "nbytes": sum(f.nbytes for f in c.files),
+                }
+                for c in plan.components
+            },
+            nodes=sum(len(c.graph.nodes) for c in plan.components),
+            initializers=sum(len(c.graph.initializers) for c in plan.components),
+            source_tensors=len(checkpoint.tensors),
+            copied=sum(b.action == "copied" for b in bindings),
+            converted=sum(b.action == "converted" for b in bindings),
+            bytes_linked=0,
+            bytes_written=0 if dry_run else plan.nbytes,
+            bytes_planned=plan.nbytes,
+            dry_run=dry_run,
+            peak_rss=peak_rss(),
+            seconds=round(time.monotonic() - started, 3),
+        )
+    if not dry_run:
+        console.note(f"wrote {output}: {len(plan.components)} components, {plan.nbytes:,} bytes of weights")
+
+
+def parse_size(text: str) -> int:
+    """Bytes from `5GB`, `200MB`, `1GiB` or a plain number."""
+    from ..lib.errors import UsageProblem
+
+    units = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
+    match = re.fullmatch(r"([0-9]{1,12})\s*([KMG]i?B)?", text.strip(), re.IGNORECASE)
+    if not match or int(match[1]) == 0:
+        raise UsageProblem("--shard-size", found=text, expected="for example 5GB")
+    return int(match[1]) * units[(match[2] or "").upper()]
+
+
+def peak_rss() -> int:
+    """Largest resident size of this process so far, bytes."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return 0
+    import sys
+
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024

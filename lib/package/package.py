@@ -1,0 +1,97 @@
+"""Opening a package: its manifest, checked as far as running it needs."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..checkpoint.strict_json import read_json
+from ..errors import InputError, SourceNotFound, Unsupported
+from . import layout
+
+MAX_MANIFEST = 64 << 20
+
+
+@dataclass(frozen=True)
+class Package:
+    """A package folder.
+
+    Attributes:
+        manifest: content of package.json.
+        digest: SHA-256 of its bytes; prefix files carry it, so that a prefix meets its own package only.
+    """
+
+    root: Path
+    manifest: dict[str, Any]
+    digest: str
+
+    def graph(self, component: str) -> Path:
+        """Path of a component's graph.
+
+        Raises:
+            SourceNotFound: the package has no such component.
+        """
+        components = self.manifest["components"]
+        if component not in components:
+            raise SourceNotFound(
+                f"{self.root}: component '{component}'", expected=f"one of {', '.join(components)}"
+            )
+        return self.root / inside(components[component]["graph"], f"{self.root}: {layout.MANIFEST}")
+
+    def manifest_processor(self) -> dict[str, Any]:
+        """Content of processor.json.
+
+        Raises:
+            SourceNotFound, InputError: it is missing, or not a JSON object.
+        """
+        name = inside(self.manifest.get("processor"), f"{self.root}: {layout.MANIFEST}")
+        return read_json_file(self.root / name, MAX_MANIFEST)
+
+
+def inside(path: object, where: str) -> str:
+    """A path of the manifest, refused unless it stays in the package.
+
+    Raises:
+        InputError: absolute, with `..`, empty parts, backslashes or control characters.
+    """
+    parts = path.split("/") if isinstance(path, str) else []
+    if not parts or any(
+        p in ("", ".", "..") or "\\" in p or ":" in p or any(ord(c) < 32 for c in p) for p in parts
+    ):
+        raise InputError(f"{where}: path", found=repr(path), expected="a plain relative path")
+    assert isinstance(path, str)
+    return path
+
+
+def is_package(path: str | os.PathLike[str]) -> bool:
+    """Whether a folder holds a package.json."""
+    return os.path.isfile(os.path.join(path, layout.MANIFEST))
+
+
+def open_package(path: str | os.PathLike[str]) -> Package:
+    """The package in a folder.
+
+    Raises:
+        SourceNotFound: no folder, or no package.json in it.
+        InputError: package.json is not what it should be.
+        Unsupported: another schema version.
+    """
+    root = Path(path)
+    file = root / layout.MANIFEST
+    if not file.is_file():
+        raise SourceNotFound(f"{path}: no package here ({layout.MANIFEST} is missing)")
+    raw = file.read_bytes()
+    manifest = read_json(raw, str(file))
+    if not isinstance(manifest, dict):
+        raise InputError(f"{file}", found=type(manifest).__name__, expected="a JSON object")
+    if manifest.get("schema") != layout.SCHEMA:
+        raise Unsupported(f"{file}: schema", found=repr(manifest.get("schema")), expected=layout.SCHEMA)
+    components = manifest.get("components")
+    if not isinstance(components, dict) or not all(
+        isinstance(c, dict) and isinstance(c.get("graph"), str) for c in components.values()
+    ):
+        raise InputError(f"{file}: components", expected="an object of components, each with a graph")
+    return Package(root, manifest, hashlib.sha256(raw).hexdigest())
