@@ -1,7 +1,101 @@
-"""census."""
+"""census: tensors counted, grouped, compared and judged.
+
+Reads: a checkpoint's headers, or `inspect-headers` streams on standard input. Writes: `group`, `problem`,
+`summary`.
+"""
 
 from __future__ import annotations
 
+from typing import Annotated, Optional
 
-def census() -> None:
-    """Not built yet."""
+import typer
+
+from ..console import console
+from ..options import Revision, Source
+
+
+def census(
+    source: Source,
+    by: Annotated[
+        Optional[list[str]],
+        typer.Option(
+            "--by",
+            metavar="KEY",
+            help="family, component, dtype, layer, prefix[:DEPTH], file, shape or role. Repeatable.",
+        ),
+    ] = None,
+    groups: Annotated[
+        Optional[str],
+        typer.Option(
+            "--groups",
+            metavar="FILE",
+            help="JSON list of {name, pattern}: own groups by regular expression, first match wins.",
+        ),
+    ] = None,
+    as_dtype: Annotated[
+        Optional[list[str]],
+        typer.Option("--as-dtype", metavar="DT", help="Estimate the bytes as this dtype. Repeatable."),
+    ] = None,
+    expect: Annotated[
+        Optional[str],
+        typer.Option("--expect", metavar="FILE", help="Saved summary, or some of its fields: exit 1 if it differs."),
+    ] = None,
+    against: Annotated[
+        Optional[str],
+        typer.Option("--against", metavar="SOURCE", help="Compare with another checkpoint: exit 1 if it differs."),
+    ] = None,
+    allow_missing: Annotated[
+        Optional[list[str]],
+        typer.Option("--allow-missing", metavar="GLOB", help="Tensors that may be absent. Repeatable."),
+    ] = None,
+    revision: Revision = None,
+) -> None:
+    """Count the tensors of a checkpoint: parameters and bytes by group and dtype, and what is wrong.
+
+    SOURCE is a checkpoint, or - for the output of inspect-headers; several streams are summed. Missing,
+    doubled or differing tensors give exit code 1, malformed files 3.
+    """
+    from ..lib import census as counting
+    from ..lib import comparison, inspection
+    from ..lib.checkpoint import grouping
+    from ..lib.checkpoint.config import tied
+    from ..lib.checkpoint.tensor import exit_code, first_error
+    from ..lib.families import recognise
+
+    if source == against == "-":
+        raise typer.BadParameter("only one of SOURCE and --against can be standard input")
+    with console.stream(main="group", source=source) as stream:
+        counted = inspection.read(source, revision)
+        names = frozenset(t.name for t in counted.tensors)
+        family = recognise.recognise(counted.config, names)
+        if groups is not None:
+            keys = [("groups", grouping.by_rules(grouping.read_rules(groups)))]
+        else:
+            rules = recognise.group_rules(family), recognise.component_rules(family)
+            wanted = by or (["family"] if family else ["prefix"])
+            keys = [(b, grouping.key_for(b, *rules)) for b in wanted]
+        for label, key in keys:
+            stream.write_all("group", counting.groups(counted.tensors, label, key))
+        components, problems = recognise.completeness(family, counted.config, names)
+        counted.problems += problems
+        summary = counting.summary(
+            counted,
+            tied=tied(counted.config),
+            family=family,
+            components=components,
+            as_dtypes=as_dtype or (),
+        )
+        comparison.allow_missing(counted, allow_missing or ())
+        if against is not None:
+            other = inspection.read(against, revision)
+            counted.problems += [p for p in other.problems if p.malformed]
+            counted.problems += comparison.differences(counted.tensors, other.tensors, against)
+        if expect is not None:
+            expected = comparison.read_expected(expect)
+            counted.problems += comparison.unexpected(summary, expected)
+        stream.write_all("problem", (p.record() for p in counted.problems))
+        stream.write("summary", **summary)
+    error = first_error(counted.problems)
+    if error is not None:
+        console.say(f"{source}: {error}")
+        raise typer.Exit(exit_code(counted.problems))

@@ -1,7 +1,61 @@
-"""inspect_headers."""
+"""inspect-headers: what a checkpoint holds, read from its headers alone.
+
+Reads: safetensors files, index, config. Writes, one stream a SOURCE: `begin`, `config`, `file`,
+`tensor`, `metadata`, `problem`, `end` (with `bytes_read` and `requests`).
+"""
 
 from __future__ import annotations
 
+from typing import Annotated
 
-def inspect_headers() -> None:
-    """Not built yet."""
+import typer
+
+from ..console import console
+from ..options import Exclude, Include
+
+
+def inspect_headers(
+    sources: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="SOURCE...",
+            help="Files or folders, or demo:shapes.",
+            show_default=False,
+        ),
+    ],
+    include: Include = None,
+    exclude: Exclude = None,
+    full: Annotated[
+        bool, typer.Option("--full", help="Long lists of metadata and config in full.")
+    ] = False,
+    max_header: Annotated[
+        int, typer.Option("--max-header", min=2, metavar="BYTES", help="Largest header to read.")
+    ] = 100_000_000,
+    no_index: Annotated[
+        bool, typer.Option("--no-index", help="List the files of the folder, whatever its index says.")
+    ] = False,
+) -> None:
+    """List every tensor of a checkpoint from its headers, without reading the weights.
+
+    A malformed file still lists what is sound; what is wrong with it follows as problems, and the exit
+    code is 3. A tensor that the index promises and its file lacks, or that two files hold, gives 1.
+    """
+    from ..lib import inspection
+    from ..lib.checkpoint.source import open_checkpoint
+    from ..lib.checkpoint.tensor import exit_code, first_error
+
+    code = 0
+    for source in sources:
+        with console.stream(main="tensor", source=source, format="safetensors") as stream:
+            checkpoint = open_checkpoint(source, max_header=max_header, use_index=not no_index)
+            for kind, fields in inspection.records(
+                checkpoint, include=include, exclude=exclude, full=full
+            ):
+                stream.write(kind, **fields)
+            stream.end(bytes_read=checkpoint.bytes_read, requests=checkpoint.requests)
+        error = first_error(checkpoint.problems)
+        if error is not None:
+            console.say(f"{source}: {error}")
+        code = max(code, exit_code(checkpoint.problems))
+    if code:
+        raise typer.Exit(code)

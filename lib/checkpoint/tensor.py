@@ -30,6 +30,8 @@ class Tensor:
         file: path relative to the checkpoint's root, with `/`.
         offset: bytes from the start of the file.
         nbytes: bytes of the payload.
+        component: folder of a package that the file is in, else None.
+        role: `initializer`, `input` or `output` of an ONNX graph, else None.
     """
 
     name: str
@@ -38,6 +40,8 @@ class Tensor:
     file: str
     offset: int
     nbytes: int
+    component: str | None = None
+    role: str | None = None
 
     @property
     def params(self) -> int:
@@ -46,7 +50,7 @@ class Tensor:
 
     def record(self) -> dict[str, Any]:
         """Fields of a `tensor` record."""
-        return {
+        fields: dict[str, Any] = {
             "name": self.name,
             "dtype": self.dtype,
             "shape": list(self.shape),
@@ -55,6 +59,11 @@ class Tensor:
             "nbytes": self.nbytes,
             "params": self.params,
         }
+        if self.component is not None:
+            fields["component"] = self.component
+        if self.role is not None:
+            fields["role"] = self.role
+        return fields
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +103,17 @@ def exit_code(problems: list[Problem]) -> int:
     return 3 if any(p.malformed for p in errors) else 1 if errors else 0
 
 
+def first_error(problems: list[Problem]) -> str | None:
+    """One line for the worst of the problems: file, tensor, what; and how many others there are."""
+    errors = [p for p in problems if p.severity == "error"]
+    if not errors:
+        return None
+    worst = next((p for p in errors if p.malformed), errors[0])
+    where = [w for w in (worst.file, f"tensor '{worst.name}'" if worst.name else None) if w]
+    more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
+    return ": ".join([*where, worst.message]) + more
+
+
 @dataclass
 class Checkpoint:
     """Headers of a whole checkpoint, metadata files included, payload unread.
@@ -102,9 +122,16 @@ class Checkpoint:
         source: as the user wrote it.
         root: absolute folder that `Tensor.file` is relative to.
         revision: commit on the Hub, or None.
-        tensors: by name; file order of the index, then offset order in a file.
+        tensors: by name; file order of the index, then offset order in a file. In a package the key is
+            COMPONENT/NAME, because two components may hold a tensor of one name.
+        files: size in bytes of each file of tensors.
+        metadata: `__metadata__` of each file of tensors.
         problems: everything found wrong, in order.
         config, generation_config: `config.json`, `generation_config.json`, or {} without one.
+        index: {path, weight_map, total_size}, or None without an index.
+        missing: names that the index gives and no sound header has.
+        absent: {file that the index names and that is not there: names of the tensors it should hold}.
+        orphans: names that headers have and the index does not give.
         index_hash, config_hash: SHA-256 (hex) of the bytes of the index and config file, or None.
         bytes_read, requests: what reading the headers cost.
     """
@@ -121,6 +148,9 @@ class Checkpoint:
     generation_config: dict[str, Any] = field(default_factory=dict)
     requested_revision: str | None = None
     index: dict[str, Any] | None = None
+    missing: list[str] = field(default_factory=list)
+    orphans: list[str] = field(default_factory=list)
+    absent: dict[str, list[str]] = field(default_factory=dict)
     index_hash: str | None = None
     config_hash: str | None = None
     bytes_read: int = 0

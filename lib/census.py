@@ -1,0 +1,123 @@
+"""Counts and verdicts over tensor headers: groups, summary, schema hash, comparison. No payload is read."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from .checkpoint.grouping import Key
+from .checkpoint.index import absent_numbers
+from .checkpoint.tensor import BITS, Problem, Tensor
+
+FLOATS = frozenset(d for d in BITS if d[0] == "F" or d == "BF16")
+"""Dtypes that `--as-dtype` estimates as converted; integers and complex numbers keep their size."""
+
+
+@dataclass
+class Counted:
+    """What is counted: the tensors of one checkpoint, or of several record streams together.
+
+    Attributes:
+        files: names of the files that hold them.
+        missing, orphans, duplicates: names of tensors.
+        absent: {file that the index names and that is not there: tensors it should hold}.
+    """
+
+    tensors: list[Tensor] = field(default_factory=list)
+    files: list[str] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+    config: dict[str, Any] = field(default_factory=dict)
+    missing: list[str] = field(default_factory=list)
+    orphans: list[str] = field(default_factory=list)
+    duplicates: list[str] = field(default_factory=list)
+    absent: dict[str, list[str]] = field(default_factory=dict)
+    index_hash: str | None = None
+    config_hash: str | None = None
+    index_total_size: int | None = None
+
+
+class Tally:
+    """Numbers of tensors, elements and bytes, in total and for each dtype."""
+
+    __slots__ = ("_dtypes",)
+
+    def __init__(self) -> None:
+        self._dtypes: dict[str, list[int]] = {}
+
+    def add(self, dtype: str, params: int, nbytes: int) -> None:
+        row = self._dtypes.get(dtype)
+        if row is None:
+            row = self._dtypes[dtype] = [0, 0, 0]
+        row[0] += 1
+        row[1] += params
+        row[2] += nbytes
+
+    def fields(self) -> dict[str, Any]:
+        """`tensors`, `params`, `nbytes`, and `dtypes` with the same three for each dtype."""
+        names = ("tensors", "params", "nbytes")
+        totals = [sum(row[i] for row in self._dtypes.values()) for i in range(3)]
+        dtypes = {d: dict(zip(names, self._dtypes[d], strict=True)) for d in sorted(self._dtypes)}
+        return {**dict(zip(names, totals, strict=True)), "dtypes": dtypes}
+
+
+def groups(tensors: Iterable[Tensor], by: str, key: Key) -> list[dict[str, Any]]:
+    """Fields of `group` records, one a key, in order of first appearance. Their sums are the totals."""
+    tallies: dict[str, Tally] = {}
+    for t in tensors:
+        k = key(t)
+        tally = tallies.get(k)
+        if tally is None:
+            tally = tallies[k] = Tally()
+        tally.add(t.dtype, t.params, t.nbytes)
+    return [{"by": by, "key": k, **tally.fields()} for k, tally in tallies.items()]
+
+
+def schema_hash(tensors: Iterable[Tensor]) -> str:
+    """SHA-256 (hex) over the lines `name TAB dtype TAB d0,d1,... LF` of all tensors, sorted by name.
+
+    Independent of shards, offsets and metadata. Names sort by code points; the third field of a scalar is
+    empty.
+    """
+    rows = sorted((t.name, t.dtype, ",".join(map(str, t.shape))) for t in tensors)
+    text = "".join(f"{name}\t{dtype}\t{shape}\n" for name, dtype, shape in rows)
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def estimate(tensors: Iterable[Tensor], dtype: str) -> int:
+    """Bytes of the tensors if all that are floating point were stored as `dtype`."""
+    bits = BITS[dtype]
+    return sum((t.params * bits + 7) // 8 if t.dtype in FLOATS else t.nbytes for t in tensors)
+
+
+def summary(
+    counted: Counted,
+    *,
+    tied: bool | None,
+    family: str | None,
+    components: dict[str, bool] | None,
+    as_dtypes: Iterable[str] = (),
+) -> dict[str, Any]:
+    """Fields of the `summary` record."""
+    total = Tally()
+    for t in counted.tensors:
+        total.add(t.dtype, t.params, t.nbytes)
+    return {
+        **total.fields(),
+        "files": len(counted.files),
+        "files_absent_from_numbering": absent_numbers(counted.files),
+        "missing": counted.missing,
+        "orphans": counted.orphans,
+        "duplicates": counted.duplicates,
+        "tied": tied,
+        "schema_hash": schema_hash(counted.tensors),
+        "index_hash": counted.index_hash,
+        "config_hash": counted.config_hash,
+        "family": family,
+        "components": components,
+        "expert_layout": None,
+        "quantization": None,
+        "index_total_size": counted.index_total_size,
+        "estimate": {d: estimate(counted.tensors, d) for d in as_dtypes},
+    }

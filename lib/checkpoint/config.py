@@ -1,0 +1,102 @@
+"""`config.json`: strict JSON, except for the bare NaN and Infinity that Python writes."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from typing import Any
+
+from . import strict_json
+from .regular_file import read_all
+from .tensor import Problem
+
+MAX_CONFIG = 16_000_000
+"""Largest config that is read, bytes."""
+MAX_LISTED = 64
+"""Longest list of a config that a record repeats in full; longer ones are told by type, length and head."""
+
+_LAYOUT = re.compile(
+    r"""architectures | model_type | (?:torch_)?dtype | template | tie_word_embeddings
+    | .*(?:_|^)(?:size|dim|dims|heads|layers|channels|rank|width|ratio|step|interval)(?:_.*)?
+    | (?:.*_)?(?:num|n)_.+ | .*experts.* | .*_bias | use_.+ | add_.+ | hidden_act | .*rope.*
+    | layer_types | .*_pattern""",
+    re.VERBOSE,
+)
+_WHOLE = ("quantization_config", "compression_config")
+
+
+def read_config(path: str, file: str) -> tuple[dict[str, Any], str, int, list[Problem]]:
+    """The config at a path: values, SHA-256 (hex) of its bytes, size, problems.
+
+    A config that is not sound is {}; values of one that only has NaN or Infinity are kept, with a
+    warning.
+
+    Raises:
+        InputError: not a regular file, or larger than MAX_CONFIG.
+        SourceNotFound: no such file.
+    """
+    raw = read_all(path, file, MAX_CONFIG)
+    problems: list[Problem] = []
+    value = _parse(raw, file, problems)
+    return value, hashlib.sha256(raw).hexdigest(), len(raw), problems
+
+
+def _parse(raw: bytes, file: str, problems: list[Problem]) -> dict[str, Any]:
+    text, fault = strict_json.decode(raw)
+    value: Any = None
+    faults = [fault] if fault else []
+    if text is not None:
+        value, faults = strict_json.parse(text, numbers="warn")
+    for fault in faults:
+        if fault.code == "non-json-number":
+            problems.append(Problem(fault.code, fault.message, severity="warning", file=file))
+        else:
+            code = fault.code if fault.code == "duplicate-key" else "bad-config"
+            problems.append(Problem(code, fault.message, file=file, malformed=True))
+    if any(p.malformed for p in problems):
+        return {}
+    if not isinstance(value, dict):
+        message = f"found {type(value).__name__}, expected a JSON object"
+        problems.append(Problem("bad-config", message, file=file, malformed=True))
+        return {}
+    return value
+
+
+def layout_values(config: dict[str, Any], full: bool = False) -> dict[str, Any]:
+    """The values of a config that decide names, shapes and dtypes of tensors: sizes, counts, quantisation.
+
+    Args:
+        full: repeat long lists (the skip list of a quantised checkpoint) in full.
+    """
+    out: dict[str, Any] = {}
+    for key, value in config.items():
+        if key in _WHOLE:
+            out[key] = value if full else _shorten(value)
+        elif isinstance(value, dict):
+            inner = layout_values(value, full) if key.endswith("_config") else {}
+            if inner:
+                out[key] = inner
+        elif _LAYOUT.fullmatch(key):
+            out[key] = value if full else _shorten(value)
+    return out
+
+
+def _shorten(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {k: _shorten(v) for k, v in value.items()}
+    if isinstance(value, list) and len(value) > MAX_LISTED:
+        return {"type": "list", "length": len(value), "head": value[:4]}
+    return value
+
+
+def tied(config: dict[str, Any]) -> bool | None:
+    """Whether the output head shares the matrix of the embedding; the language model's own flag wins.
+
+    None when the config does not say.
+    """
+    inner = [v for k, v in config.items() if k in ("llm_config", "text_config", "language_config")]
+    for values in [*(v for v in inner if isinstance(v, dict)), config]:
+        flag = values.get("tie_word_embeddings")
+        if isinstance(flag, bool):
+            return flag
+    return None

@@ -1,0 +1,195 @@
+"""`*.safetensors.index.json`: which file holds which tensor; and where such file names may lead.
+
+The index of a downloaded checkpoint is as untrusted as the rest of it: a `weight_map` value may name
+/etc/passwd. Names are judged by their grammar first and by where they really lead second.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from . import strict_json
+from .regular_file import read_all
+from .tensor import Problem
+
+MAX_INDEX = 256_000_000
+"""Largest index that is read, bytes."""
+_SNAPSHOT = re.compile(r"(.*/models--[^/]+)/snapshots/[0-9a-f]{40}(?:/|$)", re.DOTALL)
+_NUMBERED = re.compile(r"(?P<head>.*?)-?(?P<k>\d{5})-of-(?P<n>\d{5})(?P<tail>\..*)", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """What an index file says.
+
+    Attributes:
+        weight_map: tensor name -> file name, sound entries only.
+        total_size: `metadata.total_size` in bytes, or None.
+        sha256: of the file's bytes, hex.
+        nbytes: size of the file.
+        problems: everything wrong with it.
+    """
+
+    weight_map: dict[str, str] = field(default_factory=dict)
+    total_size: int | None = None
+    sha256: str = ""
+    nbytes: int = 0
+    problems: list[Problem] = field(default_factory=list)
+
+    @property
+    def files(self) -> list[str]:
+        """The files that the index names, in order of first mention. No other file is a shard."""
+        return list(dict.fromkeys(self.weight_map.values()))
+
+
+def read_index(path: str, file: str) -> Index:
+    """The index at a path; all that is wrong with its content is in `problems`.
+
+    Raises:
+        InputError: not a regular file, or larger than MAX_INDEX.
+        SourceNotFound: no such file.
+    """
+    raw = read_all(path, file, MAX_INDEX)
+    problems: list[Problem] = []
+    weight_map, total = _parse(raw, file, problems)
+    return Index(weight_map, total, hashlib.sha256(raw).hexdigest(), len(raw), problems)
+
+
+def _parse(raw: bytes, file: str, problems: list[Problem]) -> tuple[dict[str, str], int | None]:
+    def bad(message: str, name: str | None = None, code: str = "bad-index") -> None:
+        problems.append(Problem(code, message, file=file, name=name, malformed=True))
+
+    text, fault = strict_json.decode(raw)
+    if text is None:
+        assert fault is not None
+        bad(fault.message)
+        return {}, None
+    value, faults = strict_json.parse(text)
+    for fault in faults:
+        bad(fault.message, code=fault.code if fault.code == "duplicate-key" else "bad-index")
+    if not isinstance(value, dict):
+        if not faults:
+            bad(f"found {type(value).__name__}, expected a JSON object")
+        return {}, None
+    weight_map = value.get("weight_map")
+    if not isinstance(weight_map, dict):
+        found = "none" if "weight_map" not in value else type(weight_map).__name__
+        bad(f"weight_map: found {found}, expected an object of strings")
+        return {}, None
+    verdicts: dict[str, str | None] = {}
+    sound: dict[str, str] = {}
+    for name, target in weight_map.items():
+        if type(target) is not str:
+            bad(f"weight_map: found {_show(target)}, expected a file name", name)
+            continue
+        if target not in verdicts:
+            verdicts[target] = path_fault(target)
+            if verdicts[target]:
+                bad(f"weight_map: file name '{target}' {verdicts[target]}", name, "path-escape")
+        if verdicts[target] is None:
+            sound[name] = target
+    name = strict_json.first_lone_surrogate(weight_map)
+    if name is not None:
+        bad("weight_map: a name holds a lone surrogate", name)
+    return sound, _total_size(value.get("metadata"), file, problems)
+
+
+def _total_size(metadata: Any, file: str, problems: list[Problem]) -> int | None:
+    """`metadata.total_size`, when it is there and a number of bytes."""
+    total = metadata.get("total_size") if isinstance(metadata, dict) else None
+    if isinstance(total, float) and total.is_integer():  # older writers divide bits by 8
+        total = int(total)
+    if total is None or (type(total) is int and 0 <= total <= strict_json.MAX_INTEGER):
+        return total
+    message = f"metadata.total_size: found {_show(total)}, expected a number of bytes"
+    problems.append(Problem("bad-total-size", message, severity="warning", file=file))
+    return None
+
+
+def _show(value: Any) -> str:
+    text = repr(value) if value is not None else "null"
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def path_fault(value: str) -> str | None:
+    """Why a path from inside a file is refused by its grammar, or None.
+
+    Relative, `/` between segments, no empty segment, `.` or `..`, no NUL or control character,
+    no backslash, no drive letter.
+    """
+    if not value:
+        return "is empty"
+    if value.startswith("/"):
+        return "is absolute"
+    if any(ord(c) < 32 or 127 <= ord(c) < 160 for c in value):
+        return "holds a control character"
+    if strict_json.has_lone_surrogate(value):
+        return "holds a lone surrogate"
+    if "\\" in value:
+        return "holds a backslash"
+    if re.match(r"[A-Za-z]:", value):
+        return "begins with a drive letter"
+    for segment in value.split("/"):
+        if segment in ("", ".", ".."):
+            return f"has the segment '{segment}'"
+    return None
+
+
+def contained(root: str, relative: str) -> tuple[str, Problem | None]:
+    """Where `root/relative` really is, and a problem if that is outside of what may be read.
+
+    Allowed are the folder `root` itself and, for a snapshot in a Hub cache
+    (`models--*/snapshots/COMMIT`), the `blobs` folder of the same repository, to which its links lead.
+
+    Args:
+        root: absolute path of the model folder.
+        relative: a path whose grammar was checked, or a name from a listing of `root`.
+    Returns:
+        The path without symbolic links, and None or the problem (`path-escape`, `missing-shard`).
+    """
+    base = os.path.realpath(root)
+    path = os.path.join(root, relative)
+    try:
+        real = os.path.realpath(path)
+        exists = os.path.lexists(real)
+    except (OSError, ValueError) as e:
+        return path, Problem("missing-shard", f"cannot be resolved: {e}", file=relative, malformed=True)
+    allowed = [base]
+    snapshot = _SNAPSHOT.match(base)
+    if snapshot:
+        allowed.append(os.path.join(snapshot[1], "blobs"))
+    if not any(real.startswith(os.path.join(folder, "")) for folder in allowed):
+        where = " and its Hub cache blobs" if snapshot else ""
+        message = f"leads outside the model folder{where}: found {real}"
+        return real, Problem("path-escape", message, file=relative, malformed=True)
+    if not exists:
+        if os.path.islink(path):
+            message = f"a dangling link (an unfinished or pruned download): to {os.readlink(path)}"
+        else:
+            message = "no such file"
+        return real, Problem("missing-shard", message, file=relative, malformed=True)
+    return real, None
+
+
+def absent_numbers(files: Iterable[str]) -> list[str]:
+    """File names that a numbering like `model-00003-of-00016.safetensors` has and the list lacks.
+
+    Information only: published checkpoints exist whose numbering has gaps and that are complete.
+    """
+    sets: dict[tuple[str, str, int], set[int]] = {}
+    for file in files:
+        match = _NUMBERED.fullmatch(file)
+        if match and 0 < int(match["k"]) <= int(match["n"]):
+            head = file[: match.start("k")]
+            sets.setdefault((head, match["tail"], int(match["n"])), set()).add(int(match["k"]))
+    return [
+        f"{head}{k:05d}-of-{n:05d}{tail}"
+        for (head, tail, n), present in sets.items()
+        for k in range(1, n + 1)
+        if k not in present
+    ]

@@ -1,0 +1,119 @@
+"""Opening files that may be anything: regular files only, without hanging, noticing a change.
+
+A named pipe in a model folder would block an ordinary open() for ever, and a device can do worse.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from ..errors import InputError, SourceNotFound
+
+_KINDS = {
+    stat.S_IFDIR: "a directory",
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a character device",
+    stat.S_IFBLK: "a block device",
+    stat.S_IFLNK: "a symbolic link",
+}
+
+
+class NotRegular(InputError):
+    """The path is a directory, pipe, socket or device."""
+
+
+class Changed(InputError):
+    """The file moved or grew while it was read."""
+
+
+class OpenFile:
+    """A regular file that is open for reading by position.
+
+    Attributes:
+        nbytes: its size when it was opened.
+        bytes_read: what was read of it so far.
+    """
+
+    def __init__(self, fd: int, path: str, status: os.stat_result) -> None:
+        self._fd, self._path, self._status = fd, path, status
+        self.nbytes = status.st_size
+        self.bytes_read = 0
+
+    def read(self, offset: int, count: int) -> bytes:
+        """Bytes `offset` to `offset + count`; fewer only at the end of the file."""
+        piece = os.pread(self._fd, count, offset)
+        self.bytes_read += len(piece)
+        if len(piece) == count or not piece:
+            return piece
+        pieces, left = [piece], count - len(piece)
+        while left and (piece := os.pread(self._fd, left, offset + count - left)):
+            pieces.append(piece)
+            left -= len(piece)
+            self.bytes_read += len(piece)
+        return b"".join(pieces)
+
+    def unchanged(self) -> bool:
+        """Whether path, size and modification time are still those of the opening."""
+        try:
+            now = os.stat(self._path)
+        except OSError:
+            return False
+        then = self._status
+        return (now.st_ino, now.st_dev, now.st_size, now.st_mtime_ns) == (
+            then.st_ino,
+            then.st_dev,
+            then.st_size,
+            then.st_mtime_ns,
+        )
+
+
+@contextmanager
+def open_regular(path: str, name: str) -> Iterator[OpenFile]:
+    """Open a regular file.
+
+    Args:
+        path: with its symbolic links resolved and judged already (`index.contained`): a link that
+            turns up in its last part now is refused.
+        name: how messages call it.
+    Raises:
+        NotRegular: a directory, pipe, socket, device or link.
+        SourceNotFound: no such file.
+    """
+    try:
+        _require_regular(os.lstat(path), name)  # before the open: opening a device can have effects
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
+    except FileNotFoundError as e:
+        raise SourceNotFound(f"{name}: no such file") from e
+    try:
+        status = os.fstat(fd)
+        _require_regular(status, name)  # again: the path may lead elsewhere by now
+        os.set_blocking(fd, True)
+        yield OpenFile(fd, path, status)
+    finally:
+        os.close(fd)
+
+
+def read_all(path: str, name: str, limit: int) -> bytes:
+    """All bytes of a regular file of at most `limit` bytes.
+
+    Raises:
+        InputError: larger than `limit`, not regular, or changed while reading.
+        SourceNotFound: no such file.
+    """
+    with open_regular(path, name) as f:
+        if f.nbytes > limit:
+            raise InputError(f"{name}: size in bytes", found=f.nbytes, expected=f"<= {limit}")
+        raw = f.read(0, f.nbytes)
+        if len(raw) != f.nbytes or not f.unchanged():
+            raise Changed(f"{name}: changed while it was read")
+        return raw
+
+
+def _require_regular(status: os.stat_result, name: str) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        kind = _KINDS.get(stat.S_IFMT(status.st_mode), "not a file")
+        raise NotRegular(name, found=kind, expected="a regular file")

@@ -1,0 +1,61 @@
+"""Which family a checkpoint belongs to, and how its tensors are counted. Standard library only.
+
+Only `groups.py` and `inventory.py` of a family are imported here: data and plain functions, so that
+census stays quick.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from importlib import import_module
+from typing import Any
+
+from ..checkpoint.tensor import Problem
+from ..errors import InputError
+from . import MODULES
+
+
+def recognise(config: dict[str, Any], names: Collection[str]) -> str | None:
+    """The `model_type` of the family: from the config, else from names that only this family has.
+
+    Args:
+        names: all tensor names.
+    """
+    model_type = config.get("model_type")
+    if isinstance(model_type, str):
+        return model_type if model_type in MODULES else None
+    for family in MODULES:
+        if set(_module(family, "groups").SIGNATURE).issubset(names):
+            return family
+    return None
+
+
+def group_rules(family: str | None) -> list[tuple[str, str]] | None:
+    """(group, expression) pairs of a family, for `--by family`."""
+    return list(_module(family, "groups").GROUPS) if family else None
+
+
+def component_rules(family: str | None) -> list[tuple[str, str]] | None:
+    """(component, expression) pairs of a family, for `--by component`."""
+    return list(_module(family, "groups").COMPONENTS) if family else None
+
+
+def completeness(
+    family: str | None, config: dict[str, Any], names: Collection[str]
+) -> tuple[dict[str, bool] | None, list[Problem]]:
+    """For each component whether every tensor that the config demands is there.
+
+    None without a family or config, or when the config does not say what is demanded: a warning tells.
+    """
+    if not family or not config:
+        return None, []
+    try:
+        demanded = _module(family, "inventory").expected(config)
+    except InputError as e:
+        message = f"components not judged: {e.message}"
+        return None, [Problem("config-value", message, severity="warning", file="config.json")]
+    return {c: all(name in names for name in shapes) for c, shapes in demanded.items()}, []
+
+
+def _module(family: str, name: str) -> Any:
+    return import_module(f".{MODULES[family]}.{name}", package=__package__)

@@ -1,0 +1,190 @@
+"""A checkpoint's headers as records, and records back as what census counts."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from fnmatch import fnmatchcase
+from typing import Any
+
+from .census import Counted
+from .checkpoint.config import layout_values
+from .checkpoint.tensor import Checkpoint, Problem, Tensor
+from .checkpoint.source import open_checkpoint
+from .errors import InputError
+from .records import read as records_of_stream
+
+Record = dict[str, Any]
+
+
+def wanted(name: str, include: Sequence[str] | None, exclude: Sequence[str] | None) -> bool:
+    """Whether a name matches one of `include` (or there is none) and none of `exclude`."""
+    if include and not any(fnmatchcase(name, g) for g in include):
+        return False
+    return not (exclude and any(fnmatchcase(name, g) for g in exclude))
+
+
+def records(
+    checkpoint: Checkpoint,
+    *,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+    full: bool = False,
+) -> Iterator[tuple[str, Record]]:
+    """(kind, fields) of the records of a checkpoint: config, files, tensors, metadata, problems."""
+    if checkpoint.config:
+        values = layout_values(checkpoint.config, full)
+        yield "config", {"path": "config.json", "values": values, "sha256": checkpoint.config_hash}
+    if checkpoint.index is not None:
+        yield "file", {
+            "path": checkpoint.index["path"],
+            "nbytes": checkpoint.index["nbytes"],
+            "role": "index",
+            "sha256": checkpoint.index_hash,
+            "total_size": checkpoint.index["total_size"],
+        }
+    for path, nbytes in checkpoint.files.items():
+        yield "file", {"path": path, "nbytes": nbytes, "role": "tensors"}
+    for path, names in checkpoint.absent.items():
+        yield "file", {"path": path, "nbytes": None, "role": "absent", "tensors": names}
+    orphans = frozenset(checkpoint.orphans)
+    for name, tensor in checkpoint.tensors.items():
+        if wanted(tensor.name, include, exclude):
+            fields = tensor.record()
+            if name in orphans:
+                fields["orphan"] = True
+            yield "tensor", fields
+    for file, pairs in checkpoint.metadata.items():
+        for key, value in pairs.items():
+            yield "metadata", {"file": file, "key": key, "value": value}
+    for problem in checkpoint.problems:
+        yield "problem", problem.record()
+
+
+def read(source: str, revision: str | None = None) -> Counted:
+    """What a SOURCE holds, or the record streams on standard input for `-`.
+
+    Raises:
+        InputError: a stream that is malformed or has no end.
+        SourceNotFound, Unsupported: as `open_checkpoint`.
+    """
+    if source != "-":
+        return counted(open_checkpoint(source, revision=revision))
+    lines = io.TextIOWrapper(sys.stdin.buffer, encoding="utf-8", newline="\n")
+    return counted_records(records_of_stream(lines))
+
+
+def counted(checkpoint: Checkpoint) -> Counted:
+    """A checkpoint as census counts it."""
+    duplicates = [p.name for p in checkpoint.problems if p.code == "duplicate-tensor" and p.name]
+    return Counted(
+        tensors=list(checkpoint.tensors.values()),
+        files=list(checkpoint.files),
+        problems=list(checkpoint.problems),
+        config=checkpoint.config,
+        missing=checkpoint.missing,
+        orphans=checkpoint.orphans,
+        duplicates=duplicates,
+        absent=checkpoint.absent,
+        index_hash=checkpoint.index_hash,
+        config_hash=checkpoint.config_hash,
+        index_total_size=(checkpoint.index or {}).get("total_size"),
+    )
+
+
+def counted_records(lines: Iterable[Record]) -> Counted:
+    """Record streams, checked and whole (`records.read`), summed. Unknown kinds and fields are skipped.
+
+    What belongs to one checkpoint (hashes, config) stays only if one stream gives it, or all the same.
+
+    Raises:
+        InputError: a `tensor` or `problem` record lacks a field or has one of a wrong type.
+    """
+    out = Counted()
+    named: list[str] = []
+    configs: list[tuple[Record, str | None]] = []
+    indexes: list[Record] = []
+    for record in lines:
+        kind = record["kind"]
+        if kind == "tensor":
+            tensor = _tensor(record)
+            out.tensors.append(tensor)
+            if record.get("orphan") is True:
+                out.orphans.append(tensor.name)
+        elif kind == "problem":
+            problem = _problem(record)
+            out.problems.append(problem)
+            if problem.name and problem.code == "missing-tensor":
+                out.missing.append(problem.name)
+            if problem.name and problem.code == "duplicate-tensor":
+                out.duplicates.append(problem.name)
+        elif kind == "config":
+            values = record.get("values")
+            if isinstance(values, dict):
+                configs.append((values, _text(record.get("sha256"))))
+        elif kind == "file":
+            path = _text(record.get("path")) or ""
+            if record.get("role") == "tensors":
+                named.append(path)
+            elif record.get("role") == "index":
+                indexes.append(record)
+            elif record.get("role") == "absent" and isinstance(record.get("tensors"), list):
+                names = [n for n in record["tensors"] if isinstance(n, str)]
+                out.absent.setdefault(path, []).extend(names)
+                out.missing += names
+    out.files = named or list(dict.fromkeys(t.file for t in out.tensors))
+    if configs and all(c == configs[0] for c in configs):
+        out.config, out.config_hash = configs[0]
+    if len(indexes) == 1:
+        out.index_hash = _text(indexes[0].get("sha256"))
+        total = indexes[0].get("total_size")
+        out.index_total_size = total if type(total) is int else None
+    return out
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _count(value: Any) -> bool:
+    return type(value) is int and value >= 0
+
+
+def _tensor(record: Record) -> Tensor:
+    name, dtype, shape = record.get("name"), record.get("dtype"), record.get("shape")
+    offset, nbytes = record.get("offset", 0), record.get("nbytes")
+    if not isinstance(name, str):
+        raise InputError("tensor record: 'name'", found=repr(name)[:40], expected="a string")
+    if not isinstance(dtype, str):
+        raise InputError(f"tensor record '{name}': 'dtype'", found=repr(dtype)[:40], expected="a string")
+    if not isinstance(shape, list) or not all(map(_count, shape)):
+        found = repr(shape)[:40]
+        raise InputError(f"tensor record '{name}': 'shape'", found=found, expected="a list of sizes")
+    if not _count(nbytes):
+        raise InputError(f"tensor record '{name}': 'nbytes'", found=repr(nbytes)[:40], expected="a size")
+    return Tensor(
+        name,
+        dtype,
+        tuple(shape),
+        _text(record.get("file")) or "",
+        offset if _count(offset) else 0,
+        nbytes,
+        _text(record.get("component")),
+        _text(record.get("role")),
+    )
+
+
+def _problem(record: Record) -> Problem:
+    severity = record.get("severity", "error")
+    if severity not in ("error", "warning", "info"):
+        expected = "error, warning or info"
+        raise InputError("problem record: 'severity'", found=repr(severity)[:40], expected=expected)
+    return Problem(
+        _text(record.get("code")) or "unknown",
+        _text(record.get("message")) or "",
+        severity=severity,
+        file=_text(record.get("file")),
+        name=_text(record.get("name")),
+        malformed=record.get("malformed") is True,
+    )
