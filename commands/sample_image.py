@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -77,7 +78,8 @@ def sample_image(
         start = (kind, value)
     if output == "-" and sys.stdout.isatty():
         raise UsageProblem("-o - writes a PNG to a terminal", hint="redirect it, or name a file")
-    with console.stream(main="step", source=package, to=sys.stderr if output == "-" else None) as out:
+    sink = io.StringIO() if output == "-" else None  # standard output is the picture then
+    with console.stream(main="step", source=package, to=sink) as out:
         pipeline = Pipeline(package_of(package, console.note), resolve_device(device, console.note))
         recipe = draw.recipe(pipeline, options)
         if start is not None:

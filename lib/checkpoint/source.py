@@ -12,9 +12,12 @@ from ..errors import InputError, NtoolError, SourceNotFound, Unsupported, UsageP
 from .config import read_config
 from .index import Index, contained, read_index
 from .safetensors_header import MAX_HEADER, Header, read_header
+from .strict_json import read_object
 from .tensor import Checkpoint, Problem
 
 INDEX = "model.safetensors.index.json"
+GENERATION = "generation_config.json"
+MAX_GENERATION = 16 << 20
 _HUB = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(@[^/]+)?")
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _NAMES_SHOWN = 8
@@ -188,6 +191,13 @@ class _Reader:
             checkpoint.config, checkpoint.config_hash, nbytes, problems = read
             checkpoint.bytes_read += nbytes
             checkpoint.problems += problems
+        if os.path.lexists(os.path.join(checkpoint.root, GENERATION)):
+            checkpoint.generation_config = (
+                self._metadata_file(
+                    GENERATION, lambda real: read_object(real, GENERATION, MAX_GENERATION)
+                )
+                or {}
+            )
 
     def _metadata_file(self, name: str, read: Any) -> Any:
         """The result of `read(real path)`, or None with the reason in `problems`."""

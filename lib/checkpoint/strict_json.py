@@ -13,6 +13,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from ..errors import InputError
+from .regular_file import read_all
+
 MAX_DEPTH = 64
 """Nesting of arrays and objects. A safetensors header has 3, an index 2, known configs below 10."""
 MAX_INTEGER = 2**63 - 1
@@ -136,6 +139,26 @@ def parse(text: str, *, numbers: str = "refuse") -> tuple[Any, list[Fault]]:
         faults.append(Fault("bad-json", "nested too deeply", fatal=True))
         return None, faults
     return value, faults
+
+
+def load_object(raw: bytes, name: str) -> dict[str, Any]:
+    """The JSON object in `raw`; the first thing wrong with it is raised.
+
+    Raises:
+        InputError: not UTF-8, not JSON, nested too deeply, duplicate keys, NaN, or not an object.
+    """
+    text, fault = decode(raw)
+    value, faults = (None, [fault]) if text is None else parse(text)
+    if faults and faults[0] is not None:
+        raise InputError(f"{name}: {faults[0].message}")
+    if not isinstance(value, dict):
+        raise InputError(name, found=type(value).__name__, expected="a JSON object")
+    return value
+
+
+def read_object(path: str, name: str, limit: int) -> dict[str, Any]:
+    """The JSON object in a regular file of at most `limit` bytes; raises as `load_object` does."""
+    return load_object(read_all(path, name, limit), name)
 
 
 def first_lone_surrogate(texts: Iterable[str]) -> str | None:

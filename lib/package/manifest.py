@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from onnx import TensorProto
 
-from ..checkpoint.schema_hash import schema_hash
+from ..census import schema_hash
 from ..graph.builder import IR_VERSION, OPSET, Value
 from . import layout
 

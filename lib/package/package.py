@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..checkpoint.strict_json import read_json
+from ..checkpoint.regular_file import read_all
+from ..checkpoint.strict_json import load_object, read_object
 from ..errors import InputError, SourceNotFound, Unsupported
 from . import layout
 
@@ -48,7 +49,7 @@ class Package:
             SourceNotFound, InputError: it is missing, or not a JSON object.
         """
         name = inside(self.manifest.get("processor"), f"{self.root}: {layout.MANIFEST}")
-        return read_json_file(self.root / name, MAX_MANIFEST)
+        return read_object(str(self.root / name), str(self.root / name), MAX_MANIFEST)
 
 
 def inside(path: object, where: str) -> str:
@@ -83,10 +84,8 @@ def open_package(path: str | os.PathLike[str]) -> Package:
     file = root / layout.MANIFEST
     if not file.is_file():
         raise SourceNotFound(f"{path}: no package here ({layout.MANIFEST} is missing)")
-    raw = file.read_bytes()
-    manifest = read_json(raw, str(file))
-    if not isinstance(manifest, dict):
-        raise InputError(f"{file}", found=type(manifest).__name__, expected="a JSON object")
+    raw = read_all(os.path.realpath(file), str(file), MAX_MANIFEST)
+    manifest = load_object(raw, str(file))
     if manifest.get("schema") != layout.SCHEMA:
         raise Unsupported(f"{file}: schema", found=repr(manifest.get("schema")), expected=layout.SCHEMA)
     components = manifest.get("components")

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
-from ..checkpoint.safetensors_header import read_header
+from ..checkpoint.safetensors_header import read_header, require_sound
+from ..checkpoint.strict_json import load_object
 from ..checkpoint.writer import new_file
-from ..errors import InputError, SourceNotFound
+from ..errors import SourceNotFound
 
 METADATA = "ntool"
 """Key of the metadata entry: one JSON object."""
@@ -37,15 +38,8 @@ def load(path: Path) -> tuple[dict[str, np.ndarray], dict[str, object]]:
 
     if not os.path.lexists(path):
         raise SourceNotFound(f"{path}: no such file")
-    header = read_header(path)  # strict: the library accepts files that must be refused
-    for problem in header.problems:
-        if problem.severity == "error":
-            raise InputError(f"{path}: {problem.message}")
-    arrays = load_file(path)
-    try:
-        metadata = json.loads((header.metadata or {}).get(METADATA, "{}"))
-    except ValueError as e:
-        raise InputError(f"{path}: metadata '{METADATA}' is not JSON ({e})") from e
-    if not isinstance(metadata, dict):
-        raise InputError(f"{path}: metadata '{METADATA}'", found=type(metadata).__name__, expected="object")
-    return arrays, metadata
+    # strict first: the library accepts files that must be refused
+    header = read_header(os.path.realpath(path), str(path))
+    require_sound(header)
+    words = load_object(header.metadata.get(METADATA, "{}").encode(), f"{path}: metadata '{METADATA}'")
+    return load_file(path), words
