@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,8 @@ import numpy as np
 from ....version import VERSION
 from ...errors import InputError, UsageProblem
 from ...runtime import arrays
-from ...sampling import euler, noise
+from ...sampling import euler, noise, schedule
+from ...sampling.image import to_uint8
 from .pipeline import Pipeline, Prefix, Recipe
 
 RNGS = ("portable",)
@@ -67,6 +70,8 @@ def recipe(pipeline: Pipeline, options: dict[str, Any]) -> Recipe:
     values = pipeline.defaults("text-to-image")
     values.update({k: v for k, v in options.items() if v is not None and k in values})
     lo, hi = values["cfg_interval"]
+    if not (math.isfinite(values["t_eps"]) and values["t_eps"] > 0):
+        raise UsageProblem("--t-eps", found=values["t_eps"], expected="a finite number above 0")
     return Recipe(
         width=values["width"],
         height=values["height"],
@@ -79,24 +84,46 @@ def recipe(pipeline: Pipeline, options: dict[str, Any]) -> Recipe:
     )
 
 
-def first_latent(pipeline: Pipeline, r: Recipe, seed: int, rng: str) -> Latent:
-    """Noise of a seed, scaled for the picture's size.
-
-    Raises:
-        UsageProblem: an unknown generator; a size that is not whole tokens.
-    """
-    if rng not in RNGS:
-        raise UsageProblem("--rng", found=rng, expected=" or ".join(RNGS))
+def first_latent(pipeline: Pipeline, r: Recipe, seed: int) -> Latent:
+    """Noise of a seed, scaled for the picture's size."""
     scale = pipeline.noise_scale(r.width, r.height)
     drawn = noise.portable(seed, (1, 3, r.height, r.width))
-    return Latent(drawn, drawn * np.float32(scale), scale, {"seed": seed, "rng": rng})
+    return Latent(drawn, drawn * np.float32(scale), scale, {"seed": seed, "rng": "portable"})
 
 
-def latent_size(path: Path) -> tuple[str, np.ndarray]:
-    """`noise` or `z` of a latent file, float32 [1, 3, H, W].
+@dataclass(frozen=True)
+class Plan:
+    """One picture, decided and checked: its recipe, and a function that makes its first latent."""
+
+    recipe: Recipe
+    latent: Callable[[], Latent]
+
+
+def plan(pipeline: Pipeline, job: Any, rng: str, start: tuple[str, np.ndarray] | None) -> Plan:
+    """Check a job's options as far as possible without running anything.
+
+    Args:
+        job: a `jobs.Job`. start: what `read_latent` gave, or None for noise of the job's seed.
+    Raises:
+        UsageProblem: a size, scale, norm, generator or number of steps that cannot be.
+    """
+    r = recipe(pipeline, job.options)
+    if rng not in RNGS:
+        raise UsageProblem("--rng", found=rng, expected=" or ".join(RNGS))
+    pipeline.noise_scale(r.width, r.height)
+    r.guidance(pipeline.token_pixels)
+    schedule.timesteps(r.steps, r.shift)
+    if start is not None:
+        return Plan(r, partial(given_latent, pipeline, *start))
+    return Plan(r, partial(first_latent, pipeline, r, job.seed))
+
+
+def read_latent(path: Path, options: dict[str, Any]) -> tuple[str, np.ndarray]:
+    """`noise` or `z` of a latent file, float32 [1, 3, H, W]; its size becomes the options' size.
 
     Raises:
         InputError: neither or both are there, or of another type or shape.
+        UsageProblem: the options ask for another size.
     """
     tensors, _ = arrays.load(path)
     names = [n for n in ("noise", "z") if n in tensors]
@@ -109,10 +136,17 @@ def latent_size(path: Path) -> tuple[str, np.ndarray]:
             found=f"{value.dtype} {list(value.shape)}",
             expected="float32 [1, 3, H, W]",
         )
+    height, width = value.shape[2:]
+    asked = (options.get("width", width), options.get("height", height))
+    if asked != (width, height):
+        raise UsageProblem(
+            f"--size {asked[0]}x{asked[1]}", found=f"{width}x{height} in {path}", expected="one size"
+        )
+    options.update(width=width, height=height)
     return names[0], value
 
 
-def given_latent(pipeline: Pipeline, path: Path, kind: str, value: np.ndarray) -> Latent:
+def given_latent(pipeline: Pipeline, kind: str, value: np.ndarray) -> Latent:
     """The latent of a file: `noise` is scaled here, `z` is taken as it is."""
     height, width = value.shape[2:]
     scale = pipeline.noise_scale(width, height)
@@ -205,9 +239,6 @@ def run(
     trace: Path | None = None,
 ) -> np.ndarray:
     """Sample one picture; uint8 [H, W, 3]. A trace file gets z, t and v of all steps."""
-    from ...sampling import schedule
-    from ...sampling.image import to_uint8
-
     kept = euler.Trace() if trace else None
     z = pipeline.sample(branches, latent.z, latent.scale, r, on_step, kept)
     if trace and kept:

@@ -1,0 +1,126 @@
+"""Many pictures in one run: jobs from options and from JSON Lines, and where each picture goes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from ...checkpoint.strict_json import load_object
+from ...errors import InputError, SourceNotFound, UsageProblem
+from .draw import parse_interval, parse_size
+
+FIELDS = {
+    "prompt": str, "seed": int, "size": str, "steps": int, "cfg": float, "cfg_norm": str,
+    "cfg_interval": str, "shift": float, "t_eps": float, "system": str, "output": str,
+}  # fmt: skip
+"""Fields of one line of a prompts file; each means what the option of that name means."""
+MAX_LINE = 1 << 20
+
+
+@dataclass(frozen=True)
+class Job:
+    """One picture to draw.
+
+    Attributes:
+        prompt: None when the prefixes are given.
+        seed: of its noise.
+        options: sampler options that differ from the package's defaults.
+        output: file, or `-`.
+    """
+
+    prompt: str | None
+    seed: int
+    output: str
+    system: str | None = None
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+def numbered(output: str, index: int, count: int) -> str:
+    """OUT.png for a single picture, OUT-0.png, OUT-1.png, ... for several."""
+    if count == 1:
+        return output
+    path = Path(output)
+    return str(path.with_name(f"{path.stem}-{index}{path.suffix or '.png'}"))
+
+
+def counted(job: Job, count: int) -> list[Job]:
+    """The job with `count` seeds in a row, its output numbered."""
+    if job.output == "-" and count > 1:
+        raise UsageProblem("several pictures and -o -", expected="a file name, which is numbered")
+    return [
+        Job(job.prompt, job.seed + i, numbered(job.output, i, count), job.system, job.options)
+        for i in range(count)
+    ]
+
+
+def from_lines(path: str, base: Job) -> list[Job]:
+    """Jobs from a JSON Lines file (`-`: standard input); what a line leaves out is as in `base`.
+
+    Raises:
+        SourceNotFound: no such file.
+        InputError: a line is not a JSON object of known fields and types; names the line.
+    """
+    if path == "-":
+        rows = list(_read(sys.stdin.buffer, "standard input"))
+    elif not Path(path).is_file():
+        raise SourceNotFound(f"{path}: no such file")
+    else:
+        with open(path, "rb") as f:
+            rows = list(_read(f, path))
+    if not rows:
+        raise InputError(f"{path}: no prompts")
+    if base.output == "-":
+        raise UsageProblem("--prompts and -o -", expected="a file name, which is numbered")
+    jobs = []
+    for index, row in enumerate(rows):
+        options = {**base.options, **options_of(row)}
+        jobs.append(
+            Job(
+                row["prompt"],
+                row.get("seed", base.seed),
+                row.get("output") or numbered(base.output, index, len(rows)),
+                row.get("system", base.system),
+                options,
+            )
+        )
+    return jobs
+
+
+def options_of(row: dict[str, Any]) -> dict[str, Any]:
+    """Sampler options under their internal names: `size` becomes width and height, and so on."""
+    options = {k: row[k] for k in ("steps", "cfg", "cfg_norm", "shift", "t_eps") if row.get(k) is not None}
+    if row.get("size") is not None:
+        options["width"], options["height"] = parse_size(row["size"])
+    if row.get("cfg_interval") is not None:
+        options["cfg_interval"] = parse_interval(row["cfg_interval"])
+    return options
+
+
+def _read(lines: BinaryIO, name: str) -> Iterator[dict[str, Any]]:
+    for number, line in enumerate(_bounded(lines), 1):
+        where = f"{name}: line {number}"
+        if len(line) > MAX_LINE:
+            raise InputError(f"{where}: length", found=f"over {MAX_LINE} bytes", expected="less")
+        if not line.strip():
+            continue
+        row = load_object(line, where)
+        for key, value in row.items():
+            wanted = FIELDS.get(key)
+            if wanted is None:
+                raise InputError(f"{where}: field", found=key, expected=f"one of {', '.join(FIELDS)}")
+            kinds = (int, float) if wanted is float else (wanted,)
+            if isinstance(value, bool) or not isinstance(value, kinds):
+                raise InputError(f"{where}: '{key}'", found=repr(value), expected=wanted.__name__)
+        if "prompt" not in row:
+            raise InputError(f"{where}: 'prompt' is missing")
+        if row.get("seed", 0) < 0:
+            raise InputError(f"{where}: 'seed'", found=row["seed"], expected=">= 0")
+        yield row
+
+
+def _bounded(lines: BinaryIO) -> Iterable[bytes]:
+    while line := lines.readline(MAX_LINE + 1):
+        yield line
