@@ -22,7 +22,8 @@ class Package:
 
     Attributes:
         manifest: content of package.json.
-        digest: SHA-256 of its bytes; prefix files carry it, so that a prefix meets its own package only.
+        digest: SHA-256 of its bytes; prefix files carry it, so that a prefix meets its own package
+            only.
     """
 
     root: Path
@@ -87,10 +88,14 @@ def open_package(path: str | os.PathLike[str]) -> Package:
     raw = read_all(os.path.realpath(file), str(file), MAX_MANIFEST)
     manifest = load_object(raw, str(file))
     if manifest.get("schema") != layout.SCHEMA:
-        raise Unsupported(f"{file}: schema", found=repr(manifest.get("schema")), expected=layout.SCHEMA)
+        raise Unsupported(
+            f"{file}: schema", found=repr(manifest.get("schema")), expected=layout.SCHEMA
+        )
     components = manifest.get("components")
     if not isinstance(components, dict) or not all(
         isinstance(c, dict) and isinstance(c.get("graph"), str) for c in components.values()
     ):
-        raise InputError(f"{file}: components", expected="an object of components, each with a graph")
+        raise InputError(
+            f"{file}: components", expected="an object of components, each with a graph"
+        )
     return Package(root, manifest, hashlib.sha256(raw).hexdigest())
