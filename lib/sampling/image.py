@@ -104,17 +104,20 @@ def write_png(
     folder, name = os.path.split(path)
     temporary = os.path.join(folder, f".{name}.ntool-{os.getpid()}.tmp")
     try:
-        with open(temporary, "wb") as f:
+        f = open(temporary, "xb")  # noqa: SIM115 -- x: never through a link that waits there
+    except OSError as e:
+        raise EnvironmentProblem(f"{path}: cannot write: {e.strerror}") from e
+    try:
+        with f:
             f.write(data.getbuffer())
             f.flush()
             os.fsync(f.fileno())
         os.replace(temporary, path)
-    except OSError as e:
-        raise EnvironmentProblem(f"{path}: cannot write: {e.strerror}") from e
-    finally:
-        # gone after the rename; left over only when something failed
-        if os.path.lexists(temporary):
-            os.unlink(temporary)
+    except BaseException as e:  # Ctrl-C too must leave no part of a file
+        os.unlink(temporary)
+        if isinstance(e, OSError):
+            raise EnvironmentProblem(f"{path}: cannot write: {e.strerror}") from e
+        raise
 
 
 def read_png_recipe(path: str | os.PathLike[str]) -> dict[str, Any] | None:

@@ -179,19 +179,21 @@ def _vocabulary(raw: dict[str, Any], path: str) -> dict[str, int]:
     for token, i in raw.items():
         if type(i) is not int or not 0 <= i < 1 << 31:
             raise InputError(f"{path}: id of {token!r}", found=repr(i), expected="0..2^31-1")
-        _refuse_surrogate(token, path)
         if i in owner:
             raise InputError(f"{path}: id {i} belongs to both {owner[i]!r} and {token!r}")
         owner[i] = token
     if not raw:
         raise InputError(f"{path}: no tokens")
+    _refuse_surrogates(raw, path)
     return raw
 
 
-def _refuse_surrogate(token: str, path: str) -> None:
-    # "\ud800" is legal JSON but not text; the library below fails on it with a panic
-    if not token.isascii() and any("\ud800" <= c <= "\udfff" for c in token):
-        raise InputError(f"{path}: token {token!r} has a lone surrogate")
+def _refuse_surrogates(tokens: Iterable[str], path: str) -> None:
+    # "\ud800" is legal JSON but not text, and the BPE library cannot take it
+    try:
+        "".join(tokens).encode("utf-8")
+    except UnicodeEncodeError as e:
+        raise InputError(f"{path}: a token has the lone surrogate {e.object[e.start]!r}") from e
 
 
 def _merges(data: bytes, vocab: dict[str, int], path: str) -> list[tuple[str, str]]:
@@ -272,7 +274,7 @@ def _added_token(key: str, entry: Any, path: str) -> AddedToken:
     content, special = entry.get("content"), entry.get("special")
     if not isinstance(content, str) or not content:
         raise InputError(f"{where}: content", found=repr(content), expected="a non-empty string")
-    _refuse_surrogate(content, path)
+    _refuse_surrogates([content], path)
     if not isinstance(special, bool):
         raise InputError(f"{where}: special", found=repr(special), expected="true or false")
     for flag in ("lstrip", "rstrip", "single_word", "normalized"):

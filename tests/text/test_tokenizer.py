@@ -199,6 +199,7 @@ def test_a_merge_of_hashes_is_not_a_comment(tmp_path):
         ('{"a": 0, "b": 1}', "a c\n", "'c' is not in vocab.json"),
         ('{"a": 0, "aa": 1}', "a a\na a\n", "line 2: merge 'a a' appears twice"),
         ('{"a": 0, "aa": 1}', "a a a\n", "expected two parts"),
+        ('{"a": 0, "aa": 1}', "a a\n#version: 0.2\n", "line 2: '#version:' is not in vocab"),
         ('{"a": 0, "aa": 1}', "aa\n", "expected two parts"),
         ('{"a": 0, "aa": 1}', "a  a\n", "expected two parts"),
         ('{"a": 0, "aa": 1}', b"a a\n\xff\n", "not UTF-8 at byte 4"),
