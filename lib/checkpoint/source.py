@@ -194,7 +194,7 @@ class _Reader:
         if os.path.lexists(os.path.join(checkpoint.root, GENERATION)):
             checkpoint.generation_config = (
                 self._metadata_file(
-                    GENERATION, lambda real: read_object(real, GENERATION, MAX_GENERATION)
+                    GENERATION, lambda real: read_object(real, MAX_GENERATION, GENERATION)
                 )
                 or {}
             )

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import InputError
-from .regular_file import read_all
+from .regular_file import read_file
 
 MAX_DEPTH = 64
 """Nesting of arrays and objects. A safetensors header has 3, an index 2, known configs below 10."""
@@ -156,9 +156,9 @@ def load_object(raw: bytes, name: str) -> dict[str, Any]:
     return value
 
 
-def read_object(path: str, name: str, limit: int) -> dict[str, Any]:
+def read_object(path: str, limit: int, name: str | None = None) -> dict[str, Any]:
     """The JSON object in a regular file of at most `limit` bytes; raises as `load_object` does."""
-    return load_object(read_all(path, name, limit), name)
+    return load_object(read_file(path, limit), name or path)
 
 
 def first_lone_surrogate(texts: Iterable[str]) -> str | None:

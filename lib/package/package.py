@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..checkpoint.regular_file import read_all
+from ..checkpoint.regular_file import read_file
 from ..checkpoint.strict_json import load_object, read_object
 from ..errors import InputError, SourceNotFound, Unsupported
 from . import layout
@@ -50,7 +50,7 @@ class Package:
             SourceNotFound, InputError: it is missing, or not a JSON object.
         """
         name = inside(self.manifest.get("processor"), f"{self.root}: {layout.MANIFEST}")
-        return read_object(str(self.root / name), str(self.root / name), MAX_MANIFEST)
+        return read_object(str(self.root / name), MAX_MANIFEST)
 
 
 def inside(path: object, where: str) -> str:
@@ -85,7 +85,7 @@ def open_package(path: str | os.PathLike[str]) -> Package:
     file = root / layout.MANIFEST
     if not file.is_file():
         raise SourceNotFound(f"{path}: no package here ({layout.MANIFEST} is missing)")
-    raw = read_all(os.path.realpath(file), str(file), MAX_MANIFEST)
+    raw = read_file(str(file), MAX_MANIFEST)
     manifest = load_object(raw, str(file))
     if manifest.get("schema") != layout.SCHEMA:
         raise Unsupported(

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from ..checkpoint.regular_file import read_file
+from ..checkpoint.strict_json import read_object
 from ..errors import InputError, SourceNotFound, Unsupported
-from ..regular_file import read_bytes
-from .json_file import read_json
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as Backend
@@ -124,9 +124,9 @@ def load(folder: str | os.PathLike[str]) -> Tokenizer:
 
     root = os.fspath(folder)
     vocab_path = os.path.join(root, "vocab.json")
-    vocab = _vocabulary(read_json(vocab_path, MAX_BYTES), vocab_path)
+    vocab = _vocabulary(read_object(vocab_path, MAX_BYTES), vocab_path)
     merges_path = os.path.join(root, "merges.txt")
-    merges = _merges(read_bytes(merges_path, MAX_BYTES), vocab, merges_path)
+    merges = _merges(read_file(merges_path, MAX_BYTES), vocab, merges_path)
     added = _added_tokens(root, vocab)
     _refuse_holes(vocab, added, root)
 
@@ -228,8 +228,8 @@ def _merges(data: bytes, vocab: dict[str, int], path: str) -> list[tuple[str, st
 def _added_tokens(root: str, vocab: dict[str, int]) -> list[AddedToken]:
     config_path = os.path.join(root, "tokenizer_config.json")
     mirror_path = os.path.join(root, "added_tokens.json")
-    config = read_json(config_path, MAX_BYTES) if os.path.lexists(config_path) else None
-    mirror = read_json(mirror_path, MAX_BYTES) if os.path.lexists(mirror_path) else None
+    config = read_object(config_path, MAX_BYTES) if os.path.lexists(config_path) else None
+    mirror = read_object(mirror_path, MAX_BYTES) if os.path.lexists(mirror_path) else None
     if config is not None:
         _check_options(config, config_path)
     raw = (config or {}).get("added_tokens_decoder")
