@@ -49,12 +49,13 @@ def run_prefill(
     text = read_text(prompt_file) if prompt_file is not None else prompt or ""
     images = image or []
     ids = parse_tokens(tokens) if tokens is not None else None
+    finished = query is not None
     if query is None and ids is None:
         query = pipeline.query(task, text, len(images), system)
     limits = limits_of(len(images), min_pixels, max_pixels)
     if raw:
         prefix = pipeline.prefill(
-            query, task=task, prompt=text, ids=ids, images=images, limits=limits
+            query, task=task, finished=finished, prompt=text, ids=ids, images=images, limits=limits
         )
         if output:
             prefix.save(output)
@@ -64,6 +65,7 @@ def run_prefill(
         prefix = pipeline.prefill(
             query,
             task=task,
+            finished=finished,
             prompt=text,
             ids=ids,
             images=images,

@@ -177,6 +177,7 @@ class Pipeline:
         query: str | None,
         *,
         task: str,
+        finished: bool = False,
         prompt: str = "",
         ids: Sequence[int] | None = None,
         images: Sequence[Path] = (),
@@ -185,6 +186,8 @@ class Pipeline:
     ) -> Prefix:
         """Run a query (or token ids) through embedding and decoder.
 
+        Args:
+            finished: the query is taken as it is; else its `<image>` placeholders are expanded.
         Raises:
             InputError: ids outside the vocabulary; pictures and context tokens that do not match;
                 logits that are not finite.
@@ -193,7 +196,7 @@ class Pipeline:
         features, grids = self.encode_pictures(images, chosen)
         if ids is None:
             assert query is not None
-            text = prompts.expand(query, [h * w for h, w in grids]) if images else query
+            text = query if finished else prompts.expand(query, [h * w for h, w in grids])
             ids = self.tokenizer.encode(text)
         tokens = self.checked(ids)
         p = place.prompt_positions(
