@@ -6,7 +6,7 @@ Reads: a checkpoint's headers, or `inspect-headers` streams on standard input. W
 
 from __future__ import annotations
 
-from typing import Annotated, Optional
+from typing import Annotated
 
 import typer
 
@@ -17,7 +17,7 @@ from ..options import Revision, Source
 def census(
     source: Source,
     by: Annotated[
-        Optional[list[str]],
+        list[str] | None,
         typer.Option(
             "--by",
             metavar="KEY",
@@ -25,7 +25,7 @@ def census(
         ),
     ] = None,
     groups: Annotated[
-        Optional[str],
+        str | None,
         typer.Option(
             "--groups",
             metavar="FILE",
@@ -33,19 +33,19 @@ def census(
         ),
     ] = None,
     as_dtype: Annotated[
-        Optional[list[str]],
+        list[str] | None,
         typer.Option("--as-dtype", metavar="DT", help="Estimate the bytes as this dtype. Repeatable."),
     ] = None,
     expect: Annotated[
-        Optional[str],
+        str | None,
         typer.Option("--expect", metavar="FILE", help="Saved summary, or some of its fields: exit 1 if it differs."),
     ] = None,
     against: Annotated[
-        Optional[str],
+        str | None,
         typer.Option("--against", metavar="SOURCE", help="Compare with another checkpoint: exit 1 if it differs."),
     ] = None,
     allow_missing: Annotated[
-        Optional[list[str]],
+        list[str] | None,
         typer.Option("--allow-missing", metavar="GLOB", help="Tensors that may be absent. Repeatable."),
     ] = None,
     revision: Revision = None,
@@ -59,12 +59,13 @@ def census(
     from ..lib import comparison, inspection
     from ..lib.checkpoint import grouping
     from ..lib.checkpoint.config import tied
+    from ..lib.checkpoint.strict_json import no_collector
     from ..lib.checkpoint.tensor import exit_code, first_error
     from ..lib.families import recognise
 
     if source == against == "-":
         raise typer.BadParameter("only one of SOURCE and --against can be standard input")
-    with console.stream(main="group", source=source) as stream:
+    with no_collector(), console.stream(main="group", source=source) as stream:
         counted = inspection.read(source, revision)
         names = frozenset(t.name for t in counted.tensors)
         family = recognise.recognise(counted.config, names)

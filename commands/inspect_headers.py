@@ -42,16 +42,16 @@ def inspect_headers(
     """
     from ..lib import inspection
     from ..lib.checkpoint.source import open_checkpoint
+    from ..lib.checkpoint.strict_json import no_collector
     from ..lib.checkpoint.tensor import exit_code, first_error
 
     code = 0
     for source in sources:
-        with console.stream(main="tensor", source=source, format="safetensors") as stream:
+        with no_collector(), console.stream(main="tensor", source=source, format="safetensors") as stream:
             checkpoint = open_checkpoint(source, max_header=max_header, use_index=not no_index)
-            for kind, fields in inspection.records(
-                checkpoint, include=include, exclude=exclude, full=full
-            ):
-                stream.write(kind, **fields)
+            inspection.write_records(
+                stream, checkpoint, include=include, exclude=exclude, full=full
+            )
             stream.end(bytes_read=checkpoint.bytes_read, requests=checkpoint.requests)
         error = first_error(checkpoint.problems)
         if error is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from collections.abc import Iterable
 from typing import Any, Protocol, TextIO
 
 from .errors import printable
@@ -35,6 +36,14 @@ class JsonLines:
 
     def record(self, record: Record) -> None:
         self._write(dumps(record) + "\n")
+
+    def lines(self, lines: Iterable[str]) -> int:
+        """Write records that are lines of JSON already; the number of them."""
+        count = 0
+        for line in lines:
+            self._write(line + "\n")
+            count += 1
+        return count
 
     def close(self) -> None:
         pass

@@ -81,6 +81,16 @@ def _parse(raw: bytes, file: str, problems: list[Problem]) -> tuple[dict[str, st
         found = "none" if "weight_map" not in value else type(weight_map).__name__
         bad(f"weight_map: found {found}, expected an object of strings")
         return {}, None
+    if not weight_map or set(map(type, weight_map.values())) == {str}:
+        if not any(map(path_fault, dict.fromkeys(weight_map.values()))) and not any(
+            map(strict_json.has_lone_surrogate, weight_map)
+        ):
+            return weight_map, _total_size(value.get("metadata"), file, problems)
+    return _sound_entries(weight_map, bad), _total_size(value.get("metadata"), file, problems)
+
+
+def _sound_entries(weight_map: dict[str, Any], bad: Any) -> dict[str, str]:
+    """The entries of a `weight_map` that can be used; `bad` is told of each of the others."""
     verdicts: dict[str, str | None] = {}
     sound: dict[str, str] = {}
     for name, target in weight_map.items():
@@ -96,7 +106,7 @@ def _parse(raw: bytes, file: str, problems: list[Problem]) -> tuple[dict[str, st
     name = strict_json.first_lone_surrogate(weight_map)
     if name is not None:
         bad("weight_map: a name holds a lone surrogate", name)
-    return sound, _total_size(value.get("metadata"), file, problems)
+    return sound
 
 
 def _total_size(metadata: Any, file: str, problems: list[Problem]) -> int | None:

@@ -10,14 +10,11 @@ excludes, says what was found instead, and still lists the tensors that are soun
 
 from __future__ import annotations
 
-import gc
 import struct
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..errors import InputError, NtoolError, SourceNotFound
+from ..errors import NtoolError, SourceNotFound
 from . import header_entries, strict_json
 from .regular_file import NotRegular, open_regular
 from .sniff import what_is
@@ -148,18 +145,6 @@ def _length(header: Header, prefix: bytes, max_header: int, start: Any) -> int |
     return None
 
 
-@contextmanager
-def _no_collector() -> Iterator[None]:
-    """Without the cyclic garbage collector: a million small dicts make it walk for seconds, in vain."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
-
-
 def _fill(header: Header, raw: bytes, length: int, start: Any) -> None:
     """Parse the header's JSON and put tensors, metadata and problems into `header`."""
     if len(raw) != length:
@@ -184,18 +169,6 @@ def _fill(header: Header, raw: bytes, length: int, start: Any) -> None:
             message = f"header padding: found byte 0x{text[-1]:02x}, expected spaces (0x20)"
             header.broken("bad-header", message)
             text = kept
-    with _no_collector():
+    with strict_json.no_collector():
         if not header_entries.fill_sound(header, text, 8 + length):
             header_entries.fill_with_findings(header, text, 8 + length)
-
-
-def require_sound(header: Header) -> None:
-    """Raise on the first error of a header.
-
-    Raises:
-        InputError: the file breaks its format.
-    """
-    for problem in header.problems:
-        if problem.severity == "error":
-            where = f"{header.file}: tensor '{problem.name}'" if problem.name else header.file
-            raise InputError(f"{where}: {problem.message}")

@@ -1,0 +1,235 @@
+"""Writing: safetensors files with aligned offsets, and outputs that appear whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..errors import EnvironmentProblem, UsageProblem
+
+ALIGNMENT = 64
+"""Bytes. Offsets that are multiples of it suit every vector unit and cuBLAS."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One tensor to be written: its header fields and a function that streams its payload."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    nbytes: int
+    bands: Callable[[], Iterable[bytes]]
+
+
+@dataclass(frozen=True)
+class Placed:
+    """Where an entry's payload will stand: file name, bytes from the start of the file, length."""
+
+    file: str
+    offset: int
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class DataFile:
+    """One safetensors file to be written: its header bytes and its entries in order."""
+
+    name: str
+    header: bytes
+    entries: tuple[Entry, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the whole file."""
+        return len(self.header) + sum(e.nbytes for e in self.entries)
+
+
+def alignment(nbytes: int) -> int:
+    """Largest power of two up to 64 that divides `nbytes`."""
+    return ALIGNMENT if nbytes % ALIGNMENT == 0 else nbytes & -nbytes
+
+
+def plan_files(entries: list[Entry], shard_nbytes: int) -> tuple[list[DataFile], dict[str, Placed]]:
+    """Lay entries out in one or more files of at most `shard_nbytes` (a larger tensor has its own).
+
+    Tensors whose size is a multiple of 64 come first, sorted by name, then those of smaller alignment,
+    so that without any gap (the format allows none) every offset is aligned as far as sizes permit:
+    to 64 bytes for all but the odd-sized tail.
+    """
+    ordered = sorted(entries, key=lambda e: (-alignment(e.nbytes), e.name))
+    groups: list[list[Entry]] = [[]]
+    size = 0
+    for entry in ordered:
+        if groups[-1] and size + entry.nbytes > shard_nbytes:
+            groups.append([])
+            size = 0
+        groups[-1].append(entry)
+        size += entry.nbytes
+    files, placed = [], {}
+    for i, group in enumerate(groups, 1):
+        name = (
+            "model.safetensors"
+            if len(groups) == 1
+            else f"model-{i:05d}-of-{len(groups):05d}.safetensors"
+        )
+        header = encode_header(group)
+        files.append(DataFile(name, header, tuple(group)))
+        offset = len(header)
+        for entry in group:
+            placed[entry.name] = Placed(name, offset, entry.nbytes)
+            offset += entry.nbytes
+    return files, placed
+
+
+def encode_header(entries: Iterable[Entry]) -> bytes:
+    """Length prefix and JSON header, padded with spaces so that the data start on a 64-byte boundary."""
+    header: dict[str, object] = {"__metadata__": {"format": "pt"}}
+    at = 0
+    for e in entries:
+        header[e.name] = {
+            "dtype": e.dtype,
+            "shape": list(e.shape),
+            "data_offsets": [at, at + e.nbytes],
+        }
+        at += e.nbytes
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-(len(text) + 8) % ALIGNMENT)
+    return len(text).to_bytes(8, "little") + text
+
+
+def write_file(folder: Path, data: DataFile, progress: Callable[[int], object]) -> None:
+    """Stream one data file into `folder` and flush it to the disk."""
+    with open(folder / data.name, "xb") as f:
+        f.write(data.header)
+        for entry in data.entries:
+            written = 0
+            for band in entry.bands():
+                f.write(band)
+                written += len(band)
+                progress(len(band))
+            assert written == entry.nbytes, f"{entry.name}: wrote {written} of {entry.nbytes}"
+        f.flush()
+        os.fsync(f.fileno())
+
+
+def check_space(folder: Path, nbytes: int) -> None:
+    """Refuse to start what the disk cannot hold.
+
+    Raises:
+        EnvironmentProblem: free bytes below `nbytes`.
+    """
+    parent = folder
+    while not parent.exists():
+        parent = parent.parent
+    free = shutil.disk_usage(parent).free
+    if free < nbytes:
+        raise EnvironmentProblem(
+            f"{folder}: not enough disk space, bytes", found=free, expected=f">= {nbytes}"
+        )
+
+
+def check_output(out: Path, inputs: Iterable[str], *, force: bool, marker: str) -> None:
+    """Refuse an output folder that is an input, lies in one, holds one, or exists.
+
+    Args:
+        force: replace an existing folder, but only one that holds `marker` (so that a mistyped path
+            cannot delete somebody's work) or is empty.
+    Raises:
+        UsageProblem: says which rule is broken.
+    """
+    real = Path(os.path.realpath(out))
+    for given in inputs:
+        source = Path(os.path.realpath(given))
+        if real == source or real in source.parents or source in real.parents:
+            raise UsageProblem(
+                f"output '{out}' and input '{given}': one is or holds the other",
+                hint="name a folder outside the source",
+            )
+    if not os.path.lexists(out):
+        return
+    if not out.is_dir():
+        raise UsageProblem(f"output '{out}' exists and is not a folder")
+    if not any(out.iterdir()):
+        return
+    if not force:
+        raise UsageProblem(f"output '{out}' exists", hint="--force replaces it")
+    if not (out / marker).is_file():
+        raise UsageProblem(
+            f"output '{out}' exists and holds no {marker}: not replaced",
+            hint="remove it yourself, or name another folder",
+        )
+
+
+@contextmanager
+def new_folder(out: Path) -> Iterator[Path]:
+    """A temporary sibling of `out` that takes its place when the block ends, and vanishes if it raises.
+
+    A killed process leaves at most a hidden folder `.NAME.ntool-PID.tmp`, never a half-written `out`.
+    """
+    out.parent.mkdir(parents=True, exist_ok=True)
+    temporary = out.parent / f".{out.name}.ntool-{os.getpid()}.tmp"
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir()
+    try:
+        yield temporary
+        _sync(temporary)
+        old = None
+        if os.path.lexists(out):
+            old = out.parent / f".{out.name}.ntool-{os.getpid()}.old"
+            os.rename(out, old)
+        try:
+            os.rename(temporary, out)
+        except BaseException:
+            if old is not None:
+                os.rename(old, out)
+            raise
+        _sync(out.parent)
+        if old is not None:
+            shutil.rmtree(old)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Write a small file inside a folder that is not visible yet, flushed to the disk."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "xb") as f:
+        f.write(data)
+        f.flush()
+        os.fsync(f.fileno())
+
+
+@contextmanager
+def new_file(out: Path) -> Iterator[Path]:
+    """A temporary sibling of the file `out`, renamed onto it when the block ends, removed if it raises."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    temporary = out.parent / f".{out.name}.ntool-{os.getpid()}.tmp"
+    try:
+        yield temporary
+        with open(temporary, "rb") as f:
+            os.fsync(f.fileno())
+        os.replace(temporary, out)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def _sync(folder: Path) -> None:
+    """Flush a folder's entries, where the system can open folders."""
+    try:
+        fd = os.open(folder, os.O_RDONLY)
+    except OSError:
+        return
+    try:
+        os.fsync(fd)
+    except OSError:
+        pass  # some file systems refuse fsync on folders
+    finally:
+        os.close(fd)

@@ -1,0 +1,212 @@
+"""The fields of a neo_chat config.json that change the computation, checked; the rest is ignored.
+
+Source of the field list: docs/neo-chat.md, "Configuration".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ...errors import InputError, Unsupported
+
+MISSING = object()
+NOISE_MODES = ("resolution", "dynamic", "dynamic_sqrt")
+"""Modes that scale with the picture; every other string leaves the noise scale fixed."""
+
+
+@dataclass(frozen=True)
+class Backbone:
+    """Sizes of the language model: D hidden, H/KV query/key heads of hd, Nl layers, I MLP width, V words."""
+
+    D: int
+    H: int
+    KV: int
+    hd: int
+    Nl: int
+    I: int  # noqa: E741
+    V: int
+    eps: float
+    rope_theta: float
+    rope_theta_hw: float
+    attention_bias: bool
+    tied: bool
+    moe: bool
+
+
+@dataclass(frozen=True)
+class NeoChatConfig:
+    """A checked neo_chat configuration.
+
+    Attributes:
+        P: pixels of a patch side. m: patches of a token side.
+        vh: width of the vision towers. rope_theta_vision: base of their rotary code.
+        max_grid: largest patch-grid side that the towers' position table allows.
+        pixel_head: ConvDecoder if true, else the MLP head.
+        noise_*: see `sampling.schedule.noise_scale`; no unit.
+    """
+
+    llm: Backbone
+    P: int
+    m: int
+    vh: int
+    rope_theta_vision: float
+    max_grid: int
+    pixel_head: bool
+    noise_scale: float
+    noise_scale_mode: str
+    noise_scale_base_image_seq_len: float
+    noise_scale_max_value: float
+    add_noise_scale_embedding: bool
+
+    @property
+    def F(self) -> int:
+        """Pixels of a token side."""
+        return self.P * self.m
+
+
+class _Fields:
+    """Typed access to a JSON object that names the field in every refusal."""
+
+    def __init__(self, values: Any, where: str) -> None:
+        if not isinstance(values, dict):
+            raise InputError(f"{where}", found=type(values).__name__, expected="a JSON object")
+        self.values, self.where = values, where
+
+    def get(self, key: str, default: Any = MISSING) -> Any:
+        value = self.values.get(key, default)
+        if value is MISSING:
+            raise InputError(f"{self.where}: '{key}' is missing")
+        return value
+
+    def number(self, key: str, default: Any = MISSING, *, above: float = 0.0) -> float:
+        value = self.get(key, default)
+        if isinstance(value, list) and len(value) == 1:  # a re-saved config may hold [0.5]
+            value = value[0]
+        if isinstance(value, bool) or not isinstance(value, int | float) or not above < value < 1e18:
+            raise InputError(f"{self.where}: '{key}'", found=repr(value), expected=f"a number > {above:g}")
+        return float(value)
+
+    def size(self, key: str, default: Any = MISSING, *, at_least: int = 1) -> int:
+        value = self.get(key, default)
+        if isinstance(value, list) and len(value) == 1:
+            value = value[0]
+        if isinstance(value, bool) or not isinstance(value, int) or not at_least <= value < 1 << 31:
+            raise InputError(
+                f"{self.where}: '{key}'", found=repr(value), expected=f"a whole number >= {at_least}"
+            )
+        return value
+
+    def flag(self, key: str, default: Any = MISSING) -> bool:
+        value = self.get(key, default)
+        if not isinstance(value, bool):
+            raise InputError(f"{self.where}: '{key}'", found=repr(value), expected="true or false")
+        return value
+
+
+def is_moe(llm: dict[str, Any]) -> bool:
+    """Whether a dict `llm_config` describes a mixture-of-experts backbone.
+
+    True if `model_type` contains "moe" or an entry of `architectures` contains "Moe" or "MoE"; a bare
+    `num_experts` does not count.
+    """
+    names = llm.get("architectures") or []
+    return "moe" in str(llm.get("model_type", "")) or any(
+        "Moe" in str(n) or "MoE" in str(n) for n in names
+    )
+
+
+def read_config(values: dict[str, Any], where: str = "config.json") -> NeoChatConfig:
+    """A checked configuration from the JSON of config.json.
+
+    Raises:
+        InputError: a field that the computation needs is missing or of the wrong kind.
+        Unsupported: a value that no released or derived checkpoint can run with here; named.
+    """
+    top = _Fields(values, where)
+    vision = _Fields(top.get("vision_config"), f"{where}: vision_config")
+    if top.get("template") != "neo1_0":
+        raise Unsupported(f"{where}: template", found=repr(top.get("template")), expected="'neo1_0'")
+    if top.size("fm_head_layers", at_least=0) > 2:
+        raise Unsupported(f"{where}: fm_head_layers", found=top.get("fm_head_layers"), expected="<= 2")
+    if top.size("concat_time_token_num", at_least=0) != 0:
+        raise Unsupported(
+            f"{where}: concat_time_token_num", found=top.get("concat_time_token_num"), expected=0
+        )
+    channels = vision.size("num_channels", 3)
+    if channels != 3:
+        raise Unsupported(
+            f"{where}: vision_config: num_channels", found=channels, expected="3 (RGB)"
+        )
+    ratio = top.number("downsample_ratio")
+    m = int(1 / ratio)
+    if m < 1 or vision.number("downsample_ratio", 0.5) != ratio:
+        raise InputError(
+            f"{where}: downsample_ratio", found=ratio, expected="1/m, the same in vision_config"
+        )
+    P, vh = vision.size("patch_size", 16), vision.size("hidden_size", 1024)
+    llm = _backbone(_Fields(top.get("llm_config"), f"{where}: llm_config"), top)
+    if vh % 8:
+        raise InputError(f"{where}: vision_config: hidden_size", found=vh, expected="a multiple of 8")
+    if vision.size("llm_hidden_size", 2048) != llm.D:
+        raise InputError(
+            f"{where}: vision_config: llm_hidden_size",
+            found=vision.get("llm_hidden_size", 2048),
+            expected=f"{llm.D}, llm_config.hidden_size",
+        )
+    mode = top.get("noise_scale_mode")
+    if not isinstance(mode, str):
+        raise InputError(f"{where}: 'noise_scale_mode'", found=repr(mode), expected="a string")
+    return NeoChatConfig(
+        llm=llm,
+        P=P,
+        m=m,
+        vh=vh,
+        rope_theta_vision=vision.number("rope_theta_vision", 1e4),
+        max_grid=vision.size("max_position_embeddings_vision", 10000),
+        pixel_head=top.flag("use_pixel_head"),
+        noise_scale=top.number("noise_scale"),
+        noise_scale_mode=mode,
+        noise_scale_base_image_seq_len=top.number("noise_scale_base_image_seq_len"),
+        noise_scale_max_value=top.number("noise_scale_max_value"),
+        add_noise_scale_embedding=top.flag("add_noise_scale_embedding"),
+    )
+
+
+def _backbone(llm: _Fields, top: _Fields) -> Backbone:
+    where = llm.where
+    if llm.get("rope_scaling", None) is not None:
+        raise Unsupported(f"{where}: rope_scaling", found=llm.get("rope_scaling"), expected="null")
+    if llm.get("hidden_act") != "silu":
+        raise Unsupported(f"{where}: hidden_act", found=repr(llm.get("hidden_act")), expected="'silu'")
+    layers = llm.size("num_hidden_layers")
+    if llm.get("use_sliding_window", False) and layers >= llm.size("max_window_layers", 28, at_least=0):
+        raise Unsupported(f"{where}: use_sliding_window", found="true", expected="false")
+    H, KV, hd = (
+        llm.size("num_attention_heads"),
+        llm.size("num_key_value_heads"),
+        llm.size("head_dim"),
+    )
+    if H % KV:
+        raise InputError(
+            f"{where}: num_attention_heads", found=H, expected=f"a multiple of num_key_value_heads {KV}"
+        )
+    if hd % 8:
+        raise InputError(
+            f"{where}: head_dim", found=hd, expected="a multiple of 8 (time, height and width parts)"
+        )
+    return Backbone(
+        D=llm.size("hidden_size"),
+        H=H,
+        KV=KV,
+        hd=hd,
+        Nl=layers,
+        I=llm.size("intermediate_size"),
+        V=llm.size("vocab_size"),
+        eps=llm.number("rms_norm_eps"),
+        rope_theta=llm.number("rope_theta"),
+        rope_theta_hw=llm.number("rope_theta_hw", 1e4),
+        attention_bias=llm.flag("attention_bias"),
+        tied=llm.flag("tie_word_embeddings", top.flag("tie_word_embeddings", False)),
+        moe=is_moe(llm.values),
+    )

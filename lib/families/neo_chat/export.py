@@ -1,0 +1,155 @@
+"""What the exporter needs to know of neo_chat: graphs, special tokens, cache and workflow as data."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from ...checkpoint.tensor import Checkpoint
+from ...errors import InputError, Unsupported
+from ...graph.builder import Graph, WeightSource
+from .components import BUILDERS
+from .config import NeoChatConfig, read_config
+from .weights import head_width, refuse_layered, renamed
+
+SPECIAL_TOKENS = ("<|im_start|>", "<|im_end|>", "<img>", "</img>", "<IMG_CONTEXT>", "<think>", "</think>")
+"""Tokens that prompts and loops name. Ids are looked up by string, never assumed."""
+
+DEFAULTS: dict[str, Any] = {
+    "text-to-image": {
+        "width": 2048,
+        "height": 2048,
+        "steps": 50,
+        "cfg": 4.0,
+        "cfg_norm": "none",
+        "cfg_interval": [0.0, 1.0],
+        "shift": 3.0,
+        "t_eps": 0.02,
+        "seed": 42,
+    },
+    "chat": {"max_new_tokens": 1024},
+}
+"""Defaults of the published command line (docs/neo-chat.md, "Defaults")."""
+
+
+class NeoChat:
+    """One checkpoint of the family, checked as far as its headers go."""
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        where = f"{checkpoint.source}: config.json"
+        if not checkpoint.config:
+            raise InputError(f"{where}: missing or empty")
+        self.checkpoint = checkpoint
+        self.config: NeoChatConfig = read_config(checkpoint.config, where)
+        if self.config.llm.moe:
+            raise Unsupported(
+                f"{where}: llm_config: mixture-of-experts backbone", expected="a dense backbone"
+            )
+        refuse_layered(checkpoint, self.config)
+        self._head_width = head_width(checkpoint, self.config)
+        self.rename = partial(renamed, self.config)
+
+    def build(self, component: str, weights: WeightSource, dtype: int, tokens: dict[str, int]) -> Graph:
+        """The graph of one component, its parameters claimed from `weights`."""
+        context = tokens["<IMG_CONTEXT>"]
+        return BUILDERS[component](self.config, weights, dtype, context, self._head_width)
+
+    def variant(self) -> dict[str, str]:
+        """Which member of the family this is."""
+        return {"backbone": "dense", "head": "conv" if self.config.pixel_head else "mlp"}
+
+    def defaults(self) -> dict[str, Any]:
+        """Sampler defaults: the published ones, overridden by `image_generation` of generation_config.json."""
+        merged = {task: dict(values) for task, values in DEFAULTS.items()}
+        own = self.checkpoint.generation_config.get("image_generation", {})
+        if not isinstance(own, dict) or not set(own) <= set(merged["text-to-image"]):
+            raise InputError(
+                f"{self.checkpoint.source}: generation_config.json: image_generation",
+                found=sorted(own) if isinstance(own, dict) else own,
+                expected=f"an object with keys of {sorted(merged['text-to-image'])}",
+            )
+        merged["text-to-image"].update(own)
+        return merged
+
+    def noise(self) -> dict[str, Any]:
+        """Fields of the noise-scale rule (docs/neo-chat.md, "Noise scale")."""
+        c = self.config
+        return {
+            "scale": c.noise_scale,
+            "mode": c.noise_scale_mode,
+            "base_tokens": c.noise_scale_base_image_seq_len,
+            "max": c.noise_scale_max_value,
+            "embedded": c.add_noise_scale_embedding,
+        }
+
+    def cache(self, dtype: str) -> list[dict[str, Any]]:
+        """Every tensor of the decoder's state, one entry each."""
+        c = self.config.llm
+        return [
+            {
+                "layer": i,
+                "role": role,
+                "kind": "kv",
+                "input": f"past.{i}.{role}",
+                "output": f"present.{i}.{role}",
+                "dtype": dtype,
+                "shape": ["batch", c.KV, "past_sequence", c.hd],
+                "grows": 2,
+            }
+            for i in range(c.Nl)
+            for role in ("key", "value")
+        ]
+
+    def workflow(self) -> dict[str, Any]:
+        """How the components are composed, as data: edges, positions, tasks, loop and guidance."""
+        layers = range(self.config.llm.Nl)
+        grown = {"total_sequence": "past_sequence"}
+        edges: list[dict[str, Any]] = [
+            {"from": "vision_encoder.image_features", "to": "embedding.image_features"},
+            {"from": "embedding.inputs_embeds", "to": "decoder.inputs_embeds"},
+            {"from": "image_gen_embedding.inputs_embeds", "to": "image_gen_denoiser.inputs_embeds"},
+        ]
+        for target in ("decoder", "image_gen_denoiser"):
+            edges += [
+                {
+                    "from": f"decoder.present.{i}.{role}",
+                    "to": f"{target}.past.{i}.{role}",
+                    "dims": grown,
+                }
+                for i in layers
+                for role in ("key", "value")
+            ]
+        prefill = ["embedding", "decoder"]
+        return {
+            "edges": edges,
+            "positions": {
+                "rule": "time-height-width",
+                "context_token": "<IMG_CONTEXT>",
+                "image_start_token": "<img>",
+                "token_pixels": self.config.F,
+            },
+            "tasks": {
+                "chat": {
+                    "prefixes": {"cond": "chat"},
+                    "once": ["vision_encoder", *prefill],
+                    "decode": {"each_token": prefill, "stop_token": "<|im_end|>"},
+                },
+                "text-to-image": {
+                    "prefixes": {"cond": "text-to-image", "uncond": "unconditional"},
+                    "once": prefill,
+                    "loop": {
+                        "each_step": ["image_gen_embedding"],
+                        "each_step_and_branch": ["image_gen_denoiser"],
+                        "state": "z",
+                        "prediction": "x0",
+                        "velocity": "(x0 - z) / max(1 - t, t_eps)",
+                        "update": "z + (t_next - t) * v",
+                    },
+                    "guidance": {
+                        "when": "cfg > 1 and lo <= t <= hi",
+                        "v": "uncond + cfg * (cond - uncond)",
+                    },
+                    "noise_scale": self.noise(),
+                },
+            },
+        }

@@ -1,0 +1,69 @@
+"""Checkpoint names of neo_chat: the one rename, head widths, and variants that are refused by name."""
+
+from __future__ import annotations
+
+from ...checkpoint.tensor import Checkpoint
+from ...errors import InputError, Unsupported
+from .config import NeoChatConfig
+
+EMBED = "language_model.model.embed_tokens.weight"
+LM_HEAD = "language_model.lm_head.weight"
+HEAD = "fm_modules.fm_head."
+
+
+def renamed(c: NeoChatConfig, name: str) -> tuple[str, str | None]:
+    """The stored name of a parameter, and why it differs: a tied lm_head is the embedding table."""
+    if c.llm.tied and name == LM_HEAD:
+        return EMBED, "tie_word_embeddings"
+    return name, None
+
+
+def refuse_layered(checkpoint: Checkpoint, c: NeoChatConfig) -> None:
+    """Refuse the layered RGBA variant, by the tensor that shows it.
+
+    Raises:
+        Unsupported: an alpha convolution, an alpha patch embedding, 256 output rows of the last
+            convolution, or 4-channel patches.
+    """
+    tower = "fm_modules.vision_model_mot_gen.embeddings."
+    signs = {
+        HEAD + "alpha_conv.weight": None,
+        tower + "alpha_patch_embedding.weight": None,
+        HEAD + "conv2.weight": (0, 256),
+        HEAD + "2.weight": (0, 4 * c.F * c.F),
+        tower + "patch_embedding.weight": (1, 4),
+    }
+    for name, sign in signs.items():
+        tensor = checkpoint.tensors.get(name)
+        if tensor is None:
+            continue
+        if sign is None or (len(tensor.shape) > sign[0] and tensor.shape[sign[0]] == sign[1]):
+            raise Unsupported(
+                f"{tensor.file}: tensor '{name}' {list(tensor.shape)}: layered RGBA variant",
+                expected="an RGB checkpoint",
+            )
+
+
+def head_width(checkpoint: Checkpoint, c: NeoChatConfig) -> int:
+    """Inner width of the pixel head, from the shape of its first tensor (no config field holds it).
+
+    Raises:
+        InputError: config and tensors disagree about the kind of head, or there is none.
+    """
+    conv, mlp = HEAD + "conv1.weight", HEAD + "0.weight"
+    wanted, other = (conv, mlp) if c.pixel_head else (mlp, conv)
+    tensor = checkpoint.tensors.get(wanted)
+    if tensor is None:
+        kind = "true (ConvDecoder)" if c.pixel_head else "false (MLP head)"
+        found = f"'{other}'" if other in checkpoint.tensors else "no pixel head"
+        raise InputError(
+            f"{checkpoint.source}: use_pixel_head is {kind}", found=found, expected=f"'{wanted}'"
+        )
+    width = tensor.shape[0] if tensor.shape else 0
+    if width < 1 or (c.pixel_head and width % 4):
+        raise InputError(
+            f"{tensor.file}: tensor '{wanted}': shape",
+            found=list(tensor.shape),
+            expected="a first dimension that is a multiple of 4" if c.pixel_head else "[width, D]",
+        )
+    return width

@@ -1,0 +1,228 @@
+"""Checkpoint to package: plan everything from headers, then stream the weights and write the folder."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import onnx
+from onnx import TensorProto
+
+from ..checkpoint.tensor import Checkpoint
+from ..checkpoint.writer import (
+    DataFile,
+    Entry,
+    Placed,
+    check_output,
+    check_space,
+    new_folder,
+    plan_files,
+    write_bytes,
+    write_file,
+)
+from ..errors import InputError, SourceNotFound, Unsupported
+from ..families import find
+from ..graph.builder import IR_VERSION, OPSET, Graph
+from ..numeric.convert import convert
+from . import layout, manifest
+from .bindings import Binding, Bindings
+
+SHARD_NBYTES = 5_000_000_000
+DTYPES = {"f32": TensorProto.FLOAT}
+"""Element types that components can be exported as."""
+
+
+@dataclass
+class Component:
+    """One component, ready to be written: its graph, where its bytes come from and where they go."""
+
+    name: str
+    graph: Graph
+    bindings: dict[str, Binding]
+    dtype: str
+    files: list[DataFile] = field(default_factory=list)
+    placed: dict[str, Placed] = field(default_factory=dict)
+
+
+@dataclass
+class Plan:
+    """An export that has been decided from headers alone."""
+
+    checkpoint: Checkpoint
+    family: Any
+    model: Any
+    components: list[Component]
+    tokens: dict[str, int]
+    notes: list[str]
+    all_bindings: dict[str, dict[str, Binding]]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all data files."""
+        return sum(f.nbytes for c in self.components for f in c.files)
+
+
+def plan(
+    checkpoint: Checkpoint,
+    names: Iterable[str] = (),
+    *,
+    dtype: str = "auto",
+    shard_nbytes: int = SHARD_NBYTES,
+    dry_run: bool = False,
+) -> Plan:
+    """Build the graphs of the named components (all, if none) and bind every parameter.
+
+    No payload byte is read.
+
+    Raises:
+        InputError, SourceNotFound, Unsupported: the checkpoint, its config, a component name, a tensor
+            or a type; named.
+    """
+    checkpoint.refuse_if_broken()
+    family = find(checkpoint.config, f"{checkpoint.source}: config.json")
+    chosen = list(dict.fromkeys(names)) or list(family.COMPONENTS)
+    for name in chosen:
+        if name not in family.COMPONENTS:
+            raise SourceNotFound(
+                f"component '{name}'", expected=f"one of {', '.join(family.COMPONENTS)}"
+            )
+    code = "f32" if dtype == "auto" else dtype
+    if code not in DTYPES:
+        raise Unsupported(f"--dtype {dtype}", expected="auto or f32")
+    model = import_module(f"{family.__name__}.export").NeoChat(checkpoint)
+    notes: list[str] = []
+    tokens = _special_tokens(checkpoint, model, dry_run, notes)
+    components, every = [], {}
+    for name in family.COMPONENTS:
+        bindings = Bindings(checkpoint, model.rename)
+        graph = model.build(name, bindings, DTYPES[code], tokens)
+        every[name] = bindings.bound
+        if name in chosen:
+            component = Component(name, graph, bindings.bound, code)
+            entries = [_entry(checkpoint, b) for b in bindings.bound.values()]
+            component.files, component.placed = plan_files(entries, shard_nbytes)
+            components.append(component)
+    _refuse_unknown(checkpoint, every)
+    return Plan(checkpoint, family, model, components, tokens, notes, every)
+
+
+def write(
+    plan: Plan, out: Path, *, force: bool = False, progress: Callable[[int], object] = lambda n: None
+) -> None:
+    """Write the package. It appears under its name only when it is complete.
+
+    Raises:
+        UsageProblem: the output is, holds or lies in the source, or exists and `force` is not set.
+        EnvironmentProblem: not enough disk space.
+    """
+    checkpoint = plan.checkpoint
+    check_output(out, [checkpoint.root], force=force, marker=layout.MANIFEST)
+    check_space(out, plan.nbytes + (16 << 20))
+    with new_folder(out) as folder:
+        for component in plan.components:
+            target = folder / component.name
+            target.mkdir()
+            for data in component.files:
+                write_file(target, data, progress)
+            write_bytes(target / layout.GRAPH, graph_bytes(plan, component))
+        for name, data in assets(plan).items():
+            write_bytes(folder / name, data)
+        write_bytes(folder / layout.REPORT, _json(manifest.weight_report(plan)))
+        write_bytes(folder / layout.MANIFEST, _json(manifest.package(plan)))
+
+
+def graph_bytes(plan: Plan, component: Component) -> bytes:
+    """The component's model.onnx, its external data pointing at the placed bytes."""
+    model = component.graph.model(manifest.graph_metadata(plan, component))
+    for tensor in model.graph.initializer:
+        if tensor.data_location != TensorProto.EXTERNAL:
+            continue
+        placed = component.placed[tensor.name]
+        del tensor.external_data[:]
+        for key, value in (
+            ("location", placed.file),
+            ("offset", placed.offset),
+            ("length", placed.nbytes),
+        ):
+            tensor.external_data.add(key=key, value=str(value))
+    onnx.checker.check_model(model, full_check=False)
+    return model.SerializeToString(deterministic=True)
+
+
+def assets(plan: Plan) -> dict[str, bytes]:
+    """Tokenizer files byte for byte, and processor.json; path in the package -> content.
+
+    Raises:
+        SourceNotFound: the checkpoint lacks a tokenizer file that prompts need.
+    """
+    files = {}
+    for name in layout.TOKENIZER_FILES:
+        path = plan.checkpoint.path(name)
+        if os.path.isfile(path):
+            with open(path, "rb") as f:
+                files[f"{layout.TOKENIZER}/{name}"] = f.read()
+        elif name in layout.REQUIRED_TOKENIZER_FILES:
+            raise SourceNotFound(f"{plan.checkpoint.source}: tokenizer file '{name}' is missing")
+    processor = import_module(f"{plan.family.__name__}.processor")
+    files[layout.PROCESSOR] = _json(processor.processor_json(plan.checkpoint.config))
+    return files
+
+
+def _json(value: Any) -> bytes:
+    return (json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
+
+
+def _entry(checkpoint: Checkpoint, b: Binding) -> Entry:
+    def bands() -> Iterable[bytes]:
+        return convert(checkpoint.bands(b.source), b.source.dtype, b.dtype)
+
+    return Entry(b.name, b.dtype, b.source.shape, b.nbytes, bands)
+
+
+def _special_tokens(
+    checkpoint: Checkpoint, model: Any, dry_run: bool, notes: list[str]
+) -> dict[str, int]:
+    from ..text.tokenizer import load
+
+    names = import_module(type(model).__module__).SPECIAL_TOKENS
+    missing = [
+        n
+        for n in layout.REQUIRED_TOKENIZER_FILES
+        if not os.path.isfile(checkpoint.path(n))
+    ]
+    if missing and dry_run:
+        notes.append(
+            f"no {', '.join(missing)}: token ids stay open in this dry run; an export needs them"
+        )
+        return dict.fromkeys(names, 0)
+    if missing:
+        raise SourceNotFound(f"{checkpoint.source}: tokenizer file '{missing[0]}' is missing")
+    tokenizer = load(checkpoint.root)
+    ids = {name: tokenizer.id(name) for name in names}
+    words = model.config.llm.V
+    for name, i in ids.items():
+        if i >= words:
+            raise InputError(
+                f"{checkpoint.source}: token '{name}': id", found=i, expected=f"< vocab_size {words}"
+            )
+    return ids
+
+
+def _refuse_unknown(checkpoint: Checkpoint, every: dict[str, dict[str, Binding]]) -> None:
+    """Every tensor must belong to a component: what is not understood is not dropped in silence."""
+    used = {b.source.name for bound in every.values() for b in bound.values()}
+    unknown = [t for t in checkpoint.tensors.values() if t.name not in used]
+    if unknown:
+        t = unknown[0]
+        raise Unsupported(
+            f"{t.file}: tensor '{t.name}' {list(t.shape)} belongs to no component"
+            + (f" (and {len(unknown) - 1} more)" if len(unknown) > 1 else "")
+        )
+
+
+__all__ = ["IR_VERSION", "OPSET", "Component", "Plan", "plan", "write"]

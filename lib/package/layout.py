@@ -1,0 +1,20 @@
+"""Names of the files of a package."""
+
+from __future__ import annotations
+
+SCHEMA = "ntool-package/1"
+MANIFEST = "package.json"
+REPORT = "weight-loading-report.json"
+SUMS = "SHA256SUMS"
+PROCESSOR = "processor.json"
+TOKENIZER = "tokenizer"
+GRAPH = "model.onnx"
+TOKENIZER_FILES = (
+    "vocab.json",
+    "merges.txt",
+    "added_tokens.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+)
+"""Copied byte for byte from the checkpoint."""
+REQUIRED_TOKENIZER_FILES = ("vocab.json", "merges.txt", "tokenizer_config.json")

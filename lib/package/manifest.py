@@ -1,0 +1,163 @@
+"""package.json, weight-loading-report.json and the metadata inside each graph.
+
+No times, host names or absolute paths: two exports of one checkpoint are byte-identical. Seconds and
+memory of a run are in the `summary` record of the command instead.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from onnx import TensorProto
+
+from ..checkpoint.schema_hash import schema_hash
+from ..graph.builder import IR_VERSION, OPSET, Value
+from . import layout
+
+if TYPE_CHECKING:
+    from .export import Component, Plan
+
+NAMES = {
+    TensorProto.FLOAT: "float32",
+    TensorProto.FLOAT16: "float16",
+    TensorProto.BFLOAT16: "bfloat16",
+    TensorProto.INT64: "int64",
+    TensorProto.BOOL: "bool",
+}
+FLOATS = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}
+
+
+def package(plan: Plan) -> dict[str, Any]:
+    """Content of package.json."""
+    checkpoint, model = plan.checkpoint, plan.model
+    names = [c.name for c in plan.components]
+    workflow = model.workflow()
+    workflow["edges"] = [
+        e
+        for e in workflow["edges"]
+        if e["from"].split(".")[0] in names and e["to"].split(".")[0] in names
+    ]
+    workflow["tasks"] = {
+        task: value for task, value in workflow["tasks"].items() if _needs(value) <= set(names)
+    }
+    return {
+        "schema": layout.SCHEMA,
+        "family": plan.family.NAME,
+        "variant": model.variant(),
+        "source": source(plan),
+        "semantic_reference": plan.family.SEMANTIC_REFERENCE,
+        "components": {c.name: component(c) for c in plan.components},
+        "cache": model.cache("float32") if "decoder" in names else [],
+        "workflow": workflow,
+        "special_tokens": plan.tokens,
+        "defaults": model.defaults(),
+        "processor": layout.PROCESSOR,
+        "tokenizer": layout.TOKENIZER,
+        "vocab_size": model.config.llm.V,
+    }
+
+
+def _needs(task: dict[str, Any]) -> set[str]:
+    loop = task.get("loop", {})
+    return {*task["once"], *loop.get("each_step", []), *loop.get("each_step_and_branch", [])} - {
+        "vision_encoder"
+    }
+
+
+def source(plan: Plan) -> dict[str, Any]:
+    """Where the weights come from. A local folder is named by its last part: paths are nobody's business."""
+    c = plan.checkpoint
+    local = not c.source.startswith(("demo:", "hf://")) and os.path.exists(c.source)
+    return {
+        "uri": os.path.basename(os.path.realpath(c.source)) if local else c.source,
+        "requested_revision": c.requested_revision or "unpinned",
+        "resolved_revision": c.revision,
+        "config_hash": c.config_hash,
+        "index_hash": c.index_hash,
+        "schema_hash": schema_hash(c.tensors.values()),
+    }
+
+
+def component(c: Component) -> dict[str, Any]:
+    """One entry of `components`."""
+    return {
+        "graph": f"{c.name}/{layout.GRAPH}",
+        "opset": OPSET,
+        "ir_version": IR_VERSION,
+        "execution_provider": "default",
+        "weight_dtype": FLOATS[c.dtype],
+        "compute_dtype": FLOATS[c.dtype],
+        "inputs": [_port(v) for v in c.graph.inputs],
+        "outputs": [_port(v) for v in c.graph.outputs],
+        "data": [f"{c.name}/{f.name}" for f in c.files],
+        "unsupported_token_ids": [],
+    }
+
+
+def _port(v: Value) -> dict[str, Any]:
+    return {"name": v.name, "dtype": NAMES[v.dtype], "shape": list(v.shape)}
+
+
+def graph_metadata(plan: Plan, c: Component) -> dict[str, str]:
+    """`ntool.*` properties that let a lone .onnx explain itself."""
+    s = source(plan)
+    return {
+        "ntool.schema": layout.SCHEMA,
+        "ntool.family": plan.family.NAME,
+        "ntool.component": c.name,
+        "ntool.variant": "/".join(plan.model.variant().values()),
+        "ntool.weight_dtype": FLOATS[c.dtype],
+        "ntool.source": s["uri"],
+        "ntool.source_revision": s["resolved_revision"] or "",
+        "ntool.source_schema_hash": s["schema_hash"],
+    }
+
+
+def weight_report(plan: Plan) -> dict[str, Any]:
+    """Content of weight-loading-report.json: what became of every source tensor."""
+    written = {c.name: c for c in plan.components}
+    targets: dict[str, list[dict[str, Any]]] = {}
+    needed: dict[str, list[str]] = {}
+    actions: dict[str, str] = {}
+    for name, bound in plan.all_bindings.items():
+        for b in bound.values():
+            needed.setdefault(b.source.name, []).append(name)
+            if name not in written:
+                continue
+            placed = written[name].placed[b.name]
+            entry = {
+                "component": name,
+                "name": b.name,
+                "dtype": b.dtype,
+                "file": f"{name}/{placed.file}",
+                "offset": placed.offset,
+                "nbytes": placed.nbytes,
+            }
+            if b.reason:
+                entry["renamed"] = b.reason
+            targets.setdefault(b.source.name, []).append(entry)
+            actions[b.source.name] = b.action
+    rows = []
+    for t in plan.checkpoint.tensors.values():
+        row: dict[str, Any] = {
+            "name": t.name,
+            "action": actions.get(t.name, "excluded"),
+            "targets": targets.get(t.name, []),
+            "source": {"file": t.file, "offset": t.offset, "nbytes": t.nbytes, "dtype": t.dtype},
+        }
+        if row["action"] == "excluded":
+            row["reason"] = f"belongs to {', '.join(needed[t.name])}, not exported"
+        rows.append(row)
+    counts = Counter(r["action"] for r in rows)
+    return {
+        "schema": "ntool-weight-loading-report/1",
+        "source": source(plan),
+        "output_weight_format": "dense",
+        "storage_preserving": counts["converted"] == 0,
+        "native_fp8": False,
+        "counts": {"source_tensors": len(rows), **dict(sorted(counts.items()))},
+        "tensors": rows,
+        "excluded_families": {},
+    }
