@@ -1,7 +1,7 @@
 """census: tensors counted, grouped, compared and judged.
 
-Reads: a checkpoint's headers, or `inspect-headers` streams on standard input. Writes: `group`, `problem`,
-`summary`.
+Reads: a checkpoint's headers, or `inspect-headers` streams on standard input. Writes: `group`,
+`problem`, `summary`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def census(
         typer.Option(
             "--by",
             metavar="KEY",
-            help="family, component, dtype, layer, prefix[:DEPTH], file, shape or role. Repeatable.",
+            help="family, component, dtype, layer, prefix[:DEPTH], file, shape, role. Repeatable.",
         ),
     ] = None,
     groups: Annotated[
@@ -29,38 +29,50 @@ def census(
         typer.Option(
             "--groups",
             metavar="FILE",
-            help="JSON list of {name, pattern}: own groups by regular expression, first match wins.",
+            help="JSON list of {name, pattern}: groups by regular expression, first wins.",
         ),
     ] = None,
     as_dtype: Annotated[
         list[str] | None,
-        typer.Option("--as-dtype", metavar="DT", help="Estimate the bytes as this dtype. Repeatable."),
+        typer.Option(
+            "--as-dtype", metavar="DT", help="Estimate the bytes as this dtype. Repeatable."
+        ),
     ] = None,
     expect: Annotated[
         str | None,
-        typer.Option("--expect", metavar="FILE", help="Saved summary, or some of its fields: exit 1 if it differs."),
+        typer.Option(
+            "--expect",
+            metavar="FILE",
+            help="Saved summary, or some of its fields: exit 1 if it differs.",
+        ),
     ] = None,
     against: Annotated[
         str | None,
-        typer.Option("--against", metavar="SOURCE", help="Compare with another checkpoint: exit 1 if it differs."),
+        typer.Option(
+            "--against",
+            metavar="SOURCE",
+            help="Compare with another checkpoint: exit 1 if it differs.",
+        ),
     ] = None,
     allow_missing: Annotated[
         list[str] | None,
-        typer.Option("--allow-missing", metavar="GLOB", help="Tensors that may be absent. Repeatable."),
+        typer.Option(
+            "--allow-missing", metavar="GLOB", help="Tensors that may be absent. Repeatable."
+        ),
     ] = None,
     revision: Revision = None,
 ) -> None:
-    """Count the tensors of a checkpoint: parameters and bytes by group and dtype, and what is wrong.
+    """Count the tensors of a checkpoint by group and dtype, and say what is wrong with it.
 
-    SOURCE is a checkpoint, or - for the output of inspect-headers; several streams are summed. Missing,
-    doubled or differing tensors give exit code 1, malformed files 3.
+    SOURCE is a checkpoint, or - for the output of inspect-headers; several streams are summed.
+    Missing, doubled or differing tensors give exit code 1, malformed files 3.
     """
     from ..lib import census as counting
     from ..lib import comparison, inspection
     from ..lib.checkpoint import grouping
     from ..lib.checkpoint.config import tied
     from ..lib.checkpoint.strict_json import no_collector
-    from ..lib.checkpoint.tensor import exit_code, first_error
+    from ..lib.checkpoint.tensor import exit_code, first_of
     from ..lib.families import recognise
 
     if source == against == "-":
@@ -96,7 +108,10 @@ def census(
             counted.problems += comparison.unexpected(summary, expected)
         stream.write_all("problem", (p.record() for p in counted.problems))
         stream.write("summary", **summary)
-    error = first_error(counted.problems)
+    warning = first_of(counted.problems, "warning", source)
+    if warning is not None:
+        console.note(f"warning: {warning}")
+    error = first_of(counted.problems, "error", source)
     if error is not None:
-        console.say(f"{source}: {error}")
+        console.say(error)
         raise typer.Exit(exit_code(counted.problems))

@@ -1,4 +1,4 @@
-"""Counts and verdicts over tensor headers: groups, summary, schema hash, comparison. No payload is read."""
+"""Counts over tensor headers: groups, totals, schema hash, estimates. No payload is read."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import Any
 from .checkpoint.grouping import Key
 from .checkpoint.index import absent_numbers
 from .checkpoint.tensor import BITS, Problem, Tensor
+from .errors import UsageProblem
 
 FLOATS = frozenset(d for d in BITS if d[0] == "F" or d == "BF16")
 """Dtypes that `--as-dtype` estimates as converted; integers and complex numbers keep their size."""
@@ -90,9 +91,9 @@ def totals(tensors: Iterable[Tensor]) -> dict[str, Any]:
 
 
 def schema_hash(tensors: Iterable[Tensor]) -> str:
-    """SHA-256 (hex) over the lines `name TAB dtype TAB d0,d1,... LF` of all tensors, sorted by name.
+    """SHA-256 (hex) over the lines `name TAB dtype TAB d0,d1,... LF` of all tensors.
 
-    Independent of shards, offsets and metadata. Names sort by code points; the third field of a
+    Sorted by name. Independent of shards, offsets and metadata. Names sort by code points; the third field of a
     scalar is empty.
     """
     shapes: dict[tuple[int, ...], str] = {}
@@ -106,7 +107,13 @@ def schema_hash(tensors: Iterable[Tensor]) -> str:
 
 
 def estimate(tensors: Iterable[Tensor], dtype: str) -> int:
-    """Bytes of the tensors if all that are floating point were stored as `dtype`."""
+    """Bytes of the tensors if all that are floating point were stored as `dtype`.
+
+    Raises:
+        UsageProblem: not a dtype of the safetensors format.
+    """
+    if dtype not in BITS:
+        raise UsageProblem("--as-dtype", found=repr(dtype), expected=" ".join(BITS))
     bits = BITS[dtype]
     return sum((t.params * bits + 7) // 8 if t.dtype in FLOATS else t.nbytes for t in tensors)
 

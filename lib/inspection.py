@@ -10,8 +10,8 @@ from typing import Any
 
 from .census import Counted
 from .checkpoint.config import layout_values
-from .checkpoint.tensor import Checkpoint, Problem, Tensor
 from .checkpoint.source import open_checkpoint
+from .checkpoint.tensor import Checkpoint, Problem, Tensor
 from .errors import InputError
 from .records import Stream, dumps
 from .records import read as records_of_stream
@@ -78,8 +78,8 @@ def _files(checkpoint: Checkpoint) -> Iterator[Record]:
 def _lines(chosen: Iterable[tuple[Tensor, bool]]) -> Iterator[str]:
     """`tensor` records as JSON, each the line that `dumps` makes of it.
 
-    A checkpoint has 150,000 tensors and a few dozen shapes and files: their text is made once. Names that
-    JSON or a terminal would need escaped take the general way.
+    A checkpoint has 150,000 tensors and a few dozen shapes and files: their text is made once.
+    Names that JSON or a terminal would need escaped take the general way.
     """
     shapes: dict[tuple[int, ...], tuple[str, int]] = {}
     files: dict[str, str] = {}
@@ -136,9 +136,11 @@ def counted(checkpoint: Checkpoint) -> Counted:
 
 
 def counted_records(lines: Iterable[Record]) -> Counted:
-    """Record streams, checked and whole (`records.read`), summed. Unknown kinds and fields are skipped.
+    """Record streams, checked and whole (`records.read`), summed.
 
-    What belongs to one checkpoint (hashes, config) stays only if one stream gives it, or all the same.
+    Unknown kinds and fields are skipped.
+    What belongs to one checkpoint (hashes, config) stays only if one stream gives it, or all the
+    same.
 
     Raises:
         InputError: a `tensor` or `problem` record lacks a field or has one of a wrong type.
@@ -199,12 +201,18 @@ def _tensor(record: Record) -> Tensor:
     if not isinstance(name, str):
         raise InputError("tensor record: 'name'", found=repr(name)[:40], expected="a string")
     if not isinstance(dtype, str):
-        raise InputError(f"tensor record '{name}': 'dtype'", found=repr(dtype)[:40], expected="a string")
+        raise InputError(
+            f"tensor record '{name}': 'dtype'", found=repr(dtype)[:40], expected="a string"
+        )
     if not isinstance(shape, list) or not all(map(_count, shape)):
         found = repr(shape)[:40]
-        raise InputError(f"tensor record '{name}': 'shape'", found=found, expected="a list of sizes")
-    if not _count(nbytes):
-        raise InputError(f"tensor record '{name}': 'nbytes'", found=repr(nbytes)[:40], expected="a size")
+        raise InputError(
+            f"tensor record '{name}': 'shape'", found=found, expected="a list of sizes"
+        )
+    if not isinstance(nbytes, int) or not _count(nbytes):
+        raise InputError(
+            f"tensor record '{name}': 'nbytes'", found=repr(nbytes)[:40], expected="a size"
+        )
     return Tensor(
         name,
         dtype,

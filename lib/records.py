@@ -174,7 +174,7 @@ def read(lines: TextIO | Iterable[str], name: str = "standard input") -> Iterato
         InputError: a line is not a record; records outside `begin`...`end`; the count in `end` differs;
             an unknown schema; the input ends before `end`; or an `error` record says why the writer stopped.
     """
-    inside = False
+    inside = seen = False
     count = number = 0
     for number, line in enumerate(_bounded(lines, name), 1):
         if not line.strip():
@@ -191,7 +191,7 @@ def read(lines: TextIO | Iterable[str], name: str = "standard input") -> Iterato
                 raise InputError(
                     f"{where}: schema", found=record.get("schema"), expected=SCHEMA
                 )
-            inside, count = True, 0
+            inside, seen, count = True, True, 0
         elif not inside:
             raise InputError(f"{where}: '{kind}' outside a stream", expected="'begin' first")
         elif kind == "end":
@@ -205,7 +205,7 @@ def read(lines: TextIO | Iterable[str], name: str = "standard input") -> Iterato
         yield record
     if inside:
         raise InputError(f"{name}: the stream stops after line {number} without its 'end'")
-    if number == 0:
+    if not seen:
         raise InputError(f"{name}: empty", expected="a record stream")
 
 

@@ -30,8 +30,8 @@ def open_checkpoint(
     """Headers of a local checkpoint; what is wrong with its files is in `problems`, not raised.
 
     Args:
-        source: a `.safetensors` file, a `*.index.json`, a folder of either (also a snapshot in a Hub
-            cache or a package of `export-component`), or `demo:shapes`.
+        source: a `.safetensors` file, a `*.index.json`, a folder of either (also a snapshot in a
+            Hub cache or a package of `export-component`), or `demo:shapes`.
         revision: for sources on the Hub.
         max_header: largest safetensors header that is read, bytes.
         use_index: False lists the files of the folder and ignores its index.
@@ -135,7 +135,11 @@ class _Reader:
         if index is not None:
             checkpoint.bytes_read += index.nbytes
             checkpoint.index_hash = index.sha256
-            checkpoint.index = {"path": name, "nbytes": index.nbytes, "weight_map": index.weight_map}
+            checkpoint.index = {
+                "path": name,
+                "nbytes": index.nbytes,
+                "weight_map": index.weight_map,
+            }
             checkpoint.index["total_size"] = index.total_size
             checkpoint.problems += index.problems
         if index is None or (index.problems and not index.weight_map):
@@ -251,7 +255,7 @@ class _Reader:
             )
 
     def _compare(self, index: Index, missing_files: set[str]) -> None:
-        """Index against headers: tensors that are named and absent, present and not named, elsewhere."""
+        """Index against headers: tensors named and absent, present and not named, elsewhere."""
         checkpoint = self.checkpoint
         tensors, problems = checkpoint.tensors, checkpoint.problems
         self._duplicates()
@@ -284,7 +288,7 @@ class _Reader:
         self._total(index)
 
     def _unlisted(self, index: Index) -> None:
-        """Files beside the shards that the index does not name: information, they are not shards."""
+        """Files that the index does not name: information, they are not shards."""
         listed = set(index.files)
         for name in sorted(os.listdir(self.checkpoint.root)):
             if name.endswith(".safetensors") and name not in listed:
