@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from ..console import console
-from ..options import Revision, Source
+from ..options import Source
 
 
 def census(
@@ -60,7 +60,9 @@ def census(
             "--allow-missing", metavar="GLOB", help="Tensors that may be absent. Repeatable."
         ),
     ] = None,
-    revision: Revision = None,
+    max_header: Annotated[
+        int, typer.Option("--max-header", min=2, metavar="BYTES", help="Largest header to read.")
+    ] = 100_000_000,
 ) -> None:
     """Count the tensors of a checkpoint by group and dtype, and say what is wrong with it.
 
@@ -78,7 +80,7 @@ def census(
     if source == against == "-":
         raise typer.BadParameter("only one of SOURCE and --against can be standard input")
     with no_collector(), console.stream(main="group", source=source) as stream:
-        counted = inspection.read(source, revision)
+        counted = inspection.read(source, max_header)
         names = frozenset(t.name for t in counted.tensors)
         family = recognise.recognise(counted.config, names)
         if groups is not None:
@@ -100,7 +102,7 @@ def census(
         )
         comparison.allow_missing(counted, allow_missing or ())
         if against is not None:
-            other = inspection.read(against, revision)
+            other = inspection.read(against, max_header)
             counted.problems += [p for p in other.problems if p.malformed]
             counted.problems += comparison.differences(counted.tensors, other.tensors, against)
         if expect is not None:

@@ -93,8 +93,8 @@ def totals(tensors: Iterable[Tensor]) -> dict[str, Any]:
 def schema_hash(tensors: Iterable[Tensor]) -> str:
     """SHA-256 (hex) over the lines `name TAB dtype TAB d0,d1,... LF` of all tensors.
 
-    Sorted by name. Independent of shards, offsets and metadata. Names sort by code points; the third field of a
-    scalar is empty.
+    Names sort by code points; the third field of a scalar is empty. Shards, offsets and metadata do
+    not enter.
     """
     shapes: dict[tuple[int, ...], str] = {}
     lines = []

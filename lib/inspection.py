@@ -10,6 +10,7 @@ from typing import Any
 
 from .census import Counted
 from .checkpoint.config import layout_values
+from .checkpoint.safetensors_header import MAX_HEADER
 from .checkpoint.source import open_checkpoint
 from .checkpoint.tensor import Checkpoint, Problem, Tensor
 from .errors import InputError
@@ -104,7 +105,7 @@ def _lines(chosen: Iterable[tuple[Tensor, bool]]) -> Iterator[str]:
         )
 
 
-def read(source: str, revision: str | None = None) -> Counted:
+def read(source: str, max_header: int = MAX_HEADER) -> Counted:
     """What a SOURCE holds, or the record streams on standard input for `-`.
 
     Raises:
@@ -112,7 +113,7 @@ def read(source: str, revision: str | None = None) -> Counted:
         SourceNotFound, Unsupported: as `open_checkpoint`.
     """
     if source != "-":
-        return counted(open_checkpoint(source, revision=revision))
+        return counted(open_checkpoint(source, max_header=max_header))
     lines = io.TextIOWrapper(sys.stdin.buffer, encoding="utf-8", newline="\n")
     return counted_records(records_of_stream(lines))
 

@@ -239,7 +239,7 @@ def test_other_sources(source: str, error: type[Exception], tmp_path: Path,
 
 
 def test_folders_that_are_no_checkpoint(tmp_path: Path) -> None:
-    with pytest.raises(SourceNotFound, match="no .safetensors"):
+    with pytest.raises(SourceNotFound, match=r"no \.safetensors"):
         open_checkpoint(str(tmp_path))
     (tmp_path / "m.gguf").write_bytes(b"GGUF")
     with pytest.raises(Unsupported, match="GGUF"):

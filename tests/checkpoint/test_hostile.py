@@ -1,4 +1,4 @@
-"""Small odd files, each through both commands in a real process. The verdicts are in manifest.json."""
+"""Small odd files through both commands in real processes; their verdicts are in manifest.json."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ def test_every_dtype_of_the_format(dtype: str) -> None:
 MANY = 10**400
 FAULTS: list[tuple[str, bytes, list[str], list[str], str]] = [
     # id, file, problem codes, sound tensors, words of the message
-    ("hole", pack({"a": A, "b": entry("F32", [2], 9, 17)}, 17), ["hole"], ["a", "b"], "begins at 9"),
+    ("hole", pack({"a": A, "b": entry("F32", [2], 9, 17)}, 17), ["hole"], ["a", "b"], "at 9"),
     ("hole at 0", pack({"a": entry("F32", [2], 8, 16)}, 16), ["hole"], ["a"], "expected 0"),
     ("overlap", pack({"a": A, "b": entry("F32", [2], 4, 12)}, 12), ["overlap"], [], "'a'"),
     ("alias", pack({"k": A, "v": A}, 8), ["overlap"], [], "'k'"),

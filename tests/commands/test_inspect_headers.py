@@ -163,10 +163,11 @@ def test_exit_codes(source: str, code: int, tmp_path: Path) -> None:
 
 def test_max_header_option(tmp_path: Path) -> None:
     path = shard(tmp_path / "m.safetensors", "a")
-    assert ntool("inspect-headers", str(path), "--max-header", "1000").returncode == 0
-    done = ntool("inspect-headers", str(path), "--max-header", "50")
-    assert done.returncode == 3
-    assert "--max-header" in done.stderr
+    for command in ("inspect-headers", "census"):
+        assert ntool(command, str(path), "--max-header", "1000").returncode == 0
+        done = ntool(command, str(path), "--max-header", "50")
+        assert done.returncode == 3
+        assert "--max-header" in done.stderr
 
 
 @pytest.mark.parametrize("unbuffered", [False, True])
