@@ -47,10 +47,11 @@ def write_records(
         stream.write("config", path="config.json", values=values, sha256=digest)
     stream.write_all("file", _files(checkpoint))
     orphans = frozenset(checkpoint.orphans)
+    everything = not include and not exclude
     chosen = (
         (tensor, name in orphans)
         for name, tensor in checkpoint.tensors.items()
-        if wanted(tensor.name, include, exclude)
+        if everything or wanted(tensor.name, include, exclude)
     )
     rows = ({**t.record(), **({"orphan": True} if o else {})} for t, o in chosen)
     stream.write_lines("tensor", rows, _lines(chosen))
