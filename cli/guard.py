@@ -39,7 +39,12 @@ def run(arguments: list[str]) -> int:
 def _invoke(arguments: list[str]) -> int:
     from .app import application
 
-    result = application()(args=arguments, prog_name="ntool", standalone_mode=False)
+    try:
+        result = application()(args=arguments, prog_name="ntool", standalone_mode=False)
+    except SystemExit as e:
+        if isinstance(e.__context__, BrokenPipeError):  # click turns a closed pipe into exit 1
+            raise e.__context__ from None
+        raise
     return result if isinstance(result, int) else 0
 
 

@@ -94,6 +94,20 @@ class Stream:
         self.count += 1
         self._sink.record({"kind": kind, **fields})
 
+    def write_lines(self, kind: str, rows: Iterable[Record], lines: Iterable[str]) -> None:
+        """Write many records that the caller can spell as JSON faster than `dumps` can.
+
+        Args:
+            rows: fields of the records, for sinks that need them.
+            lines: the same records, each as the line that `dumps` makes of it. Only one of the two
+                is consumed.
+        """
+        raw = getattr(self._sink, "lines", None)
+        if raw is None:
+            self.write_all(kind, rows)
+        else:
+            self.count += raw(lines)
+
     def write_all(self, kind: str, rows: Iterable[Record]) -> None:
         """Write many records of one kind."""
         for row in rows:
@@ -160,7 +174,7 @@ def read(lines: TextIO | Iterable[str], name: str = "standard input") -> Iterato
         InputError: a line is not a record; records outside `begin`...`end`; the count in `end` differs;
             an unknown schema; the input ends before `end`; or an `error` record says why the writer stopped.
     """
-    inside = False
+    inside = seen = False
     count = number = 0
     for number, line in enumerate(_bounded(lines, name), 1):
         if not line.strip():
@@ -177,7 +191,7 @@ def read(lines: TextIO | Iterable[str], name: str = "standard input") -> Iterato
                 raise InputError(
                     f"{where}: schema", found=record.get("schema"), expected=SCHEMA
                 )
-            inside, count = True, 0
+            inside, seen, count = True, True, 0
         elif not inside:
             raise InputError(f"{where}: '{kind}' outside a stream", expected="'begin' first")
         elif kind == "end":
@@ -191,7 +205,7 @@ def read(lines: TextIO | Iterable[str], name: str = "standard input") -> Iterato
         yield record
     if inside:
         raise InputError(f"{name}: the stream stops after line {number} without its 'end'")
-    if number == 0:
+    if not seen:
         raise InputError(f"{name}: empty", expected="a record stream")
 
 
