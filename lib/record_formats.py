@@ -55,7 +55,7 @@ class Delimited:
 
     def record(self, record: Record) -> None:
         if record["kind"] != self._main:
-            if record["kind"] in ("problem", "error"):
+            if record["kind"] == "problem":  # errors are told by whoever ends the process
                 self._aside(record)
             return
         if self._columns is None:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import Any, TextIO
 
-from .errors import InputError, NtoolError, printable
+from .errors import InputError, printable
 
 SCHEMA = "ntool/1"
 MAX_LINE = 64 << 20
@@ -104,16 +104,14 @@ class Stream:
         seconds = round(time.monotonic() - self._started, 6)
         self._sink.record({"kind": "end", "count": self.count, "seconds": seconds, **fields})
 
-    def error(self, error: BaseException) -> None:
-        """Close the stream with the reason why it has no `end`."""
-        self._sink.record(error_record(error))
+    def error(self, name: str, code: int, message: str) -> None:
+        """Close the stream with the reason why it has no `end`, for the reader of a pipe.
 
-
-def error_record(error: BaseException) -> Record:
-    """`{"kind": "error", "code", "class", "message"}` for the reader of a pipe."""
-    code = error.exit_code if isinstance(error, NtoolError) else 70
-    message = error.message if isinstance(error, NtoolError) else printable(error)
-    return {"kind": "error", "code": code, "class": type(error).__name__, "message": message}
+        Args:
+            name: class of the error.
+            code: exit code of the process that writes this.
+        """
+        self._sink.record({"kind": "error", "code": code, "class": name, "message": printable(message)})
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> Record:
