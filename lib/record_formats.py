@@ -118,7 +118,7 @@ class Table:
         columns = [c for c in COLUMNS[kind] if any(r.get(c) not in (None, "") for r in rows)]
         columns += [c for c in ("component", "role") if c not in columns and any(c in r for r in rows)]
         cells = [[_cell(r.get(c), c) for c in columns] for r in rows]
-        numeric = [all(isinstance(r.get(c), int | float | None) for r in rows) for c in columns]
+        numeric = [all(_is_number(r.get(c)) for r in rows) for c in columns]
         widths = [max(len(h), *(len(r[i]) for r in cells)) for i, h in enumerate(columns)]
         for line in [columns, *cells]:
             parts = [
@@ -133,6 +133,11 @@ class Table:
         self._out.write(f"{row['kind']}\n")
         for key, value in items:
             self._out.write(f"  {key.ljust(width)}  {_cell(value, key)}\n")
+
+
+def _is_number(value: Any) -> bool:
+    """Whether a column of such values is set to the right; a verdict is no number."""
+    return isinstance(value, int | float | None) and not isinstance(value, bool)
 
 
 def _cell(value: Any, column: str) -> str:

@@ -15,7 +15,7 @@ from .errors import InputError, printable
 
 SCHEMA = "ntool/1"
 MAX_LINE = 64 << 20
-"""Characters of one record. A `metadata` record of a tokenizer vocabulary stays far below."""
+"""Characters of one record, line feed included. A tokenizer's whole vocabulary stays far below."""
 
 Record = dict[str, Any]
 
@@ -158,11 +158,12 @@ def read(lines: TextIO | Iterable[str], name: str = "standard input") -> Iterato
         InputError: a line is not a record; records outside `begin`...`end`; the count in `end` differs;
             an unknown schema; the input ends before `end`; or an `error` record says why the writer stopped.
     """
-    inside = False
+    inside, empty = False, True
     count = number = 0
     for number, line in enumerate(_bounded(lines, name), 1):
         if not line.strip():
             continue
+        empty = False
         where = f"{name}: line {number}"
         record = parse_line(line, where)
         kind = record["kind"]
@@ -172,24 +173,23 @@ def read(lines: TextIO | Iterable[str], name: str = "standard input") -> Iterato
             if inside:
                 raise InputError(f"{where}: 'begin' before the 'end' of the stream before it")
             if record.get("schema") != SCHEMA:
-                raise InputError(
-                    f"{where}: schema", found=record.get("schema"), expected=SCHEMA
-                )
+                found = dumps({"": record.get("schema")})[4:-1]
+                raise InputError(f"{where}: schema", found=found, expected=f'"{SCHEMA}"')
             inside, count = True, 0
         elif not inside:
             raise InputError(f"{where}: '{kind}' outside a stream", expected="'begin' first")
         elif kind == "end":
-            if record.get("count") != count:
-                raise InputError(
-                    f"{where}: records since 'begin'", found=count, expected=record.get("count")
-                )
+            promised = record.get("count")
+            if type(promised) is not int or promised != count:
+                expected = f"the count of 'end', {dumps({'': promised})[4:-1]}"
+                raise InputError(f"{where}: records since 'begin'", found=count, expected=expected)
             inside = False
         else:
             count += 1
         yield record
     if inside:
         raise InputError(f"{name}: the stream stops after line {number} without its 'end'")
-    if number == 0:
+    if empty:
         raise InputError(f"{name}: empty", expected="a record stream")
 
 
