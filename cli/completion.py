@@ -53,7 +53,7 @@ class Value:
 
 @dataclass(frozen=True)
 class Option:
-    """An option: its spellings (long first), help, value (None for a flag), and whether it repeats."""
+    """An option: spellings (long first), help, value (None for a flag), whether it repeats."""
 
     names: tuple[str, ...]
     help: str
@@ -81,7 +81,7 @@ class Command:
 
 @dataclass(frozen=True)
 class Tree:
-    """All of ntool: the options before a command, the commands, and the demonstrations of SOURCE."""
+    """All of ntool: options before a command, commands, and the demonstrations of SOURCE."""
 
     options: tuple[Option, ...]
     commands: tuple[Command, ...]
@@ -140,7 +140,7 @@ def _options(command: Any) -> tuple[Option, ...]:
 
 
 def _value(param: Any, command: str = "") -> Value:
-    """What a parameter takes, from its metavar, its type, or the values that its help enumerates."""
+    """What a parameter takes, by its metavar, its type, or the values that its help names."""
     label = param.metavar or param.name.upper()
     word = re.sub(r"[\[\].]", "", label)
     if "|" in word:

@@ -132,7 +132,9 @@ def bash(tree: Tree) -> str:
                 patterns = " | ".join(f"'{command.name} {n}'" for n in option.names)
                 out.append(f"        {patterns}) {_bash_value(option.value)} ;;\n")
         for number, argument in enumerate(command.arguments, 1):
-            pattern = f"'{command.name} '[0-9]*" if argument.variadic else f"'{command.name} {number}'"
+            pattern = (
+                f"'{command.name} '[0-9]*" if argument.variadic else f"'{command.name} {number}'"
+            )
             out.append(f"        {pattern}) {_bash_value(argument.value)} ;;\n")
     tail = _BASH_TAIL.split("_ntool() {", 1)
     out.append(tail[0])
@@ -174,7 +176,9 @@ def zsh(tree: Tree) -> str:
         specs = [_zsh_option(o) for o in command.options]
         for number, argument in enumerate(command.arguments, 1):
             place = "*" if argument.variadic else str(number)
-            specs.append(_sh(f"{place}:{_zsh_text(argument.value.label)}:{_zsh_action(argument.value)}"))
+            specs.append(
+                _sh(f"{place}:{_zsh_text(argument.value.label)}:{_zsh_action(argument.value)}")
+            )
         out.append(f"    {command.name})\n{_zsh_arguments('      ', '', specs)}      ;;\n")
     out.append("  esac\n}\n\n")
     out.append("# autoloaded: this file is the function's body; sourced: register it\n")
@@ -227,7 +231,7 @@ _FISH_HEAD = """\
 # fish completion for ntool
 {made_by}
 
-# Succeeds on the command's own part of the line: at argument number FIRST..LAST, if these are given.
+# Succeeds if the line has this command, and is at its argument number FIRST..LAST, if given.
 function __ntool_at --argument-names wanted first last
     set -l words (commandline -opc)
     set -e words[1]
@@ -276,9 +280,7 @@ def fish(tree: Tree) -> str:
     for option in tree.options:
         out.append(f"complete -c ntool -n {at_start} {_fish_option(option, tree)}\n")
     for command in tree.commands:
-        out.append(
-            f"complete -c ntool -n {at_start} -a {command.name} -d {_fish(command.help)}\n"
-        )
+        out.append(f"complete -c ntool -n {at_start} -a {command.name} -d {_fish(command.help)}\n")
     for command in tree.commands:
         out += _fish_command(command, tree)
     return "".join(out)

@@ -69,8 +69,8 @@ class Console:
     ) -> Iterator[Stream]:
         """A record stream on standard output (or `to`).
 
-        Ends with `end` if the block does; with an `error` record if the block raises. A block that calls
-        `end(...)` itself, to add fields, is not ended twice.
+        Ends with `end` if the block does; with an `error` record if the block raises. A block that
+        calls `end(...)` itself, to add fields, is not ended twice.
 
         Args:
             main: the kind that csv and tsv show.

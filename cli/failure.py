@@ -18,7 +18,8 @@ _ENVIRONMENT_ERRORS = frozenset(
     getattr(errno, name)
     for name in (
         "EACCES", "EDQUOT", "EFBIG", "EIO", "ELOOP", "EMFILE", "ENAMETOOLONG", "ENFILE", "ENODEV",
-        "ENOMEM", "ENOSPC", "ENOTEMPTY", "EPERM", "EROFS", "ESTALE", "ETIMEDOUT", "ETXTBSY", "EXDEV",
+        "ENOMEM", "ENOSPC", "ENOTEMPTY", "EPERM", "EROFS", "ESTALE", "ETIMEDOUT", "ETXTBSY",
+        "EXDEV",
     )
     if hasattr(errno, name)
 )  # fmt: skip
@@ -78,7 +79,7 @@ def failure(error: BaseException) -> Failure:
 
 
 def _of_click(error: BaseException) -> Failure:
-    """click's own exceptions: wrong use is 2, Abort is Ctrl-C at a prompt, Exit carries its code."""
+    """click's exceptions: wrong use is 2, Abort is Ctrl-C at a prompt, Exit carries its code."""
     name = type(error).__name__
     if name == "Exit":
         return Failure(int(getattr(error, "exit_code", 0)))

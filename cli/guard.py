@@ -35,7 +35,7 @@ def run(arguments: list[str]) -> int:
 
 
 def _invoke(arguments: list[str]) -> int:
-    """Run the command; `main()` of typer is not used, because it turns a closed pipe into code 1."""
+    """Run the command, not through typer's `main()`, which turns a closed pipe into code 1."""
     from .app import application
 
     app = application()
@@ -67,8 +67,8 @@ def report(error: BaseException) -> int:
 def _streams_open() -> bool:
     """Whether standard output can be written; sets both streams up.
 
-    Records are UTF-8 with line feeds whatever the locale says. A terminal keeps its own encoding, but
-    a name that it cannot show must not end the command.
+    Records are UTF-8 with line feeds whatever the locale says. A terminal keeps its own encoding,
+    but a name that it cannot show must not end the command.
     """
     if sys.stderr is None:  # closed by the caller; print(file=None) would write to standard output
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115

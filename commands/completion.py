@@ -14,7 +14,7 @@ def completion(
         typer.Argument(metavar="bash|zsh|fish", help="Which shell.", show_default=False),
     ],
 ) -> None:
-    """Print the completion script of a shell, to be sourced or saved where the shell looks for it."""
+    """Print the completion script of a shell, to be sourced or saved where the shell looks."""
     from ..completion import FILES, script
 
     if shell not in FILES:

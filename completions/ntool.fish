@@ -1,7 +1,7 @@
 # fish completion for ntool
 # Made by `python -m ntool.completion --write completions`; do not edit.
 
-# Succeeds on the command's own part of the line: at argument number FIRST..LAST, if these are given.
+# Succeeds if the line has this command, and is at its argument number FIRST..LAST, if given.
 function __ntool_at --argument-names wanted first last
     set -l words (commandline -opc)
     set -e words[1]
@@ -106,7 +106,7 @@ complete -c ntool -n '__ntool_at \'\'' -a export-component -d 'Export a checkpoi
 complete -c ntool -n '__ntool_at \'\'' -a run-prefill -d 'Run a prompt through the understanding branch'
 complete -c ntool -n '__ntool_at \'\'' -a sample-image -d 'Draw a picture from a prompt, or from prefix files, by flow-matching sampling'
 complete -c ntool -n '__ntool_at \'\'' -a verify-package -d 'Not built yet'
-complete -c ntool -n '__ntool_at \'\'' -a completion -d 'Print the completion script of a shell, to be sourced or saved where the shell looks for it'
+complete -c ntool -n '__ntool_at \'\'' -a completion -d 'Print the completion script of a shell, to be sourced or saved where the shell looks'
 
 # inspect-headers
 complete -c ntool -n '__ntool_at inspect-headers' -l include -x -d 'Only names that match. May be repeated.'

@@ -21,7 +21,7 @@ Record = dict[str, Any]
 
 
 def finite(value: Any) -> Any:
-    """The value with NaN and infinities replaced by None, at any depth: JSON has no such numbers."""
+    """The value with NaN and infinities as None, at any depth: JSON has no such numbers."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
@@ -31,7 +31,7 @@ def finite(value: Any) -> Any:
     return value
 
 
-# check_circular off: records are trees that ntool itself built, and the check costs a third of the time
+# check_circular off: ntool itself built these trees, and the check costs a third of the time
 _encode = json.JSONEncoder(
     ensure_ascii=False, separators=(",", ":"), allow_nan=False, check_circular=False
 ).encode
@@ -40,8 +40,8 @@ _encode = json.JSONEncoder(
 def dumps(record: Record) -> str:
     """One record as one line of JSON, without its line feed.
 
-    Control characters and lone surrogates are escaped, so a tensor name can neither end the line nor
-    reach a terminal raw.
+    Control characters and lone surrogates are escaped, so a tensor name can neither end the line
+    nor reach a terminal raw.
     """
     try:
         line = _encode(record)
@@ -100,7 +100,7 @@ class Stream:
             self.write(kind, **row)
 
     def end(self, **fields: Any) -> None:
-        """Close the stream: `end` with the number of records since `begin` and the seconds taken."""
+        """Close the stream: `end` with the number of records since `begin`, and the seconds."""
         seconds = round(time.monotonic() - self._started, 6)
         self._sink.record({"kind": "end", "count": self.count, "seconds": seconds, **fields})
 
@@ -111,7 +111,9 @@ class Stream:
             name: class of the error.
             code: exit code of the process that writes this.
         """
-        self._sink.record({"kind": "error", "code": code, "class": name, "message": printable(message)})
+        self._sink.record(
+            {"kind": "error", "code": code, "class": name, "message": printable(message)}
+        )
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> Record:
@@ -155,8 +157,9 @@ def read(lines: TextIO | Iterable[str], name: str = "standard input") -> Iterato
     Unknown kinds and fields pass through. Empty lines are skipped.
 
     Raises:
-        InputError: a line is not a record; records outside `begin`...`end`; the count in `end` differs;
-            an unknown schema; the input ends before `end`; or an `error` record says why the writer stopped.
+        InputError: a line is not a record; records outside `begin`...`end`; the count in `end`
+            differs; an unknown schema; the input ends before `end`; or an `error` record says why
+            the writer stopped.
     """
     inside, empty = False, True
     count = number = 0
@@ -194,7 +197,7 @@ def read(lines: TextIO | Iterable[str], name: str = "standard input") -> Iterato
 
 
 def _bounded(lines: TextIO | Iterable[str], name: str) -> Iterator[str]:
-    """Lines with a length limit while reading, so that a file without line feeds cannot fill memory."""
+    """Lines, bounded while reading: a file without line feeds cannot fill memory."""
     try:
         if hasattr(lines, "readline"):
             while line := lines.readline(MAX_LINE + 1):

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
 from ntool.lib import records
 from ntool.lib.errors import InputError
 from ntool.lib.record_formats import Delimited, JsonLines, Table
@@ -99,7 +98,9 @@ def test_structure() -> None:
 @pytest.mark.parametrize("schema", ['"ntool/2"', "null", "1"])
 def test_unknown_schema(schema: str) -> None:
     message = refused(f'{{"kind":"begin","schema":{schema}}}')
-    assert message.startswith("input: line 1: schema: found ") and message.endswith('expected "ntool/1"')
+    assert message.startswith("input: line 1: schema: found ") and message.endswith(
+        'expected "ntool/1"'
+    )
 
 
 def test_error_record_says_why() -> None:
@@ -172,7 +173,7 @@ def test_line_separators_inside_strings_do_not_end_a_record() -> None:
     assert found[1]["v"] == "a\u2028b\u0085c\x0b"
 
 
-NASTY = "\x00\x07\x1b[31m\n\r\t\x7f\x85\u2028\u202e\u2066\ufeff\ud800 \udfff\U000e0001é漢😀\"\\"
+NASTY = '\x00\x07\x1b[31m\n\r\t\x7f\x85\u2028\u202e\u2066\ufeff\ud800 \udfff\U000e0001é漢😀"\\'
 
 
 def test_escapes() -> None:
@@ -210,7 +211,12 @@ def test_any_text_is_a_record_or_an_input_error(text: str) -> None:
 
 def test_no_nan_in_output() -> None:
     record = {"kind": "step", "a": math.nan, "b": [math.inf, {"c": -math.inf}], "d": (1.5,)}
-    assert json.loads(dumps(record)) == {"kind": "step", "a": None, "b": [None, {"c": None}], "d": [1.5]}
+    assert json.loads(dumps(record)) == {
+        "kind": "step",
+        "a": None,
+        "b": [None, {"c": None}],
+        "d": [1.5],
+    }
     assert finite(record)["d"] == [1.5]
 
 
@@ -221,7 +227,15 @@ def test_written_streams_are_read_back() -> None:
     s.write_all("group", [{"by": "dtype"}, {"by": "file"}])
     s.end(requests=3)
     first, *middle, last = read(io.StringIO(out.getvalue()))
-    assert list(first)[:7] == ["kind", "schema", "producer", "version", "source", "revision", "format"]
+    assert list(first)[:7] == [
+        "kind",
+        "schema",
+        "producer",
+        "version",
+        "source",
+        "revision",
+        "format",
+    ]
     assert first["note"] == "more" and first["revision"] is None
     assert [r["kind"] for r in middle] == ["tensor", "group", "group"]
     assert middle[0]["name"] == NASTY
@@ -266,9 +280,7 @@ def test_delimited_shows_one_kind_and_hands_problems_aside() -> None:
     rows.record({"kind": "problem", "message": "m"})
     rows.record({"kind": "error", "message": "told elsewhere"})
     rows.close()
-    assert out.getvalue() == (
-        'name,dtype,shape,params,nbytes,file,offset\n"a,""b""\\x0a",,,,4,,\n'
-    )
+    assert out.getvalue() == ('name,dtype,shape,params,nbytes,file,offset\n"a,""b""\\x0a",,,,4,,\n')
     assert [r["message"] for r in aside] == ["m"]
 
 

@@ -1,4 +1,4 @@
-"""Completion scripts: fresh, and answering in a real bash (and in zsh and fish where they exist)."""
+"""Completion scripts: fresh, and answering in a real bash (in fish where it exists)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ import time
 from pathlib import Path
 
 import pytest
-
 from ntool import completion
 from ntool.commands import COMMANDS
 from ntool.lib.families import neo_chat
@@ -30,7 +29,7 @@ printf '%s\n' "${COMPREPLY[@]}"
 
 
 def ask(line: str, cwd: Path) -> list[str]:
-    """What bash would offer at the end of a line; words are cut at `:` and `=` as bash cuts them."""
+    """What bash would offer at the end of a line; bash cuts words at `:` and `=` too."""
     words = re.findall(r"[:=]+|[^\s:=]+", line) + ([""] if line[-1] == " " else [])
     done = subprocess.run(
         ["bash", "--norc", "-c", ASK, "ask", str(COMPLETIONS / "ntool.bash"), line, *words],
@@ -208,7 +207,10 @@ def typed(shell: list[str], setup: str, keys: str, cwd: Path) -> str:
         ("ntool census --groups my\t", "<census><--groups><my rules.json>"),
         ("ntool census --groups 'my\t", "<census><--groups><my rules.json>"),
         ("ntool run-prefill pack\t", "<run-prefill><package/>"),
-        ("ntool export-component demo:shapes vis\t", "<export-component><demo:shapes><vision_encoder>"),
+        (
+            "ntool export-component demo:shapes vis\t",
+            "<export-component><demo:shapes><vision_encoder>",
+        ),
     ],
 )
 def test_tab_in_a_real_bash(keys: str, arguments: str, tmp_path: Path) -> None:
@@ -218,7 +220,9 @@ def test_tab_in_a_real_bash(keys: str, arguments: str, tmp_path: Path) -> None:
         f"source '{COMPLETIONS / 'ntool.bash'}'; "
         "ntool() { printf '<%s>' \"$@\"; echo '<'end'>'; }"
     )
-    assert f"{arguments}<end>" in typed(["bash", "--norc", "--noprofile", "-i"], setup, keys, tmp_path)
+    assert f"{arguments}<end>" in typed(
+        ["bash", "--norc", "--noprofile", "-i"], setup, keys, tmp_path
+    )
 
 
 @pytest.mark.parametrize("shell", ["zsh", "fish"])
