@@ -92,7 +92,7 @@ class Console:
             ended = True
             end(**fields)
 
-        stream.end = once  # type: ignore[method-assign]
+        stream.end = once
         try:
             yield stream
             if not ended:
