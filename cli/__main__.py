@@ -6,10 +6,14 @@ import sys
 
 
 def main() -> None:
-    """Run the command line and exit with the code of `spec` section "Exit codes"."""
-    from .guard import run
+    """Run the command line and exit with a code of docs/exit-codes.md."""
+    try:
+        from .guard import run
 
-    sys.exit(run(sys.argv[1:]))
+        code = run(sys.argv[1:])
+    except KeyboardInterrupt:  # Ctrl-C while the first modules are imported
+        code = 130
+    sys.exit(code)
 
 
 if __name__ == "__main__":

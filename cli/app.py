@@ -21,8 +21,8 @@ def _version(value: bool) -> None:
 def application() -> Any:
     """The click command for the whole of ntool.
 
-    Command modules import only the standard library, typer and option types at their top, so building
-    all of them is cheap and `--help` loads no NumPy (tests/cli/test_imports.py).
+    Command modules import only the standard library, typer and option types at their top, so
+    building all of them is cheap and `--help` loads no NumPy (tests/cli/test_imports.py).
     """
     app = typer.Typer(
         name="ntool",

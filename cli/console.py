@@ -8,10 +8,11 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, fields
 from typing import Any
 
+from .failure import READER_CLOSED, failure
 from .lib.errors import printable
 from .lib.record_formats import Delimited, JsonLines, Sink, Table
 from .lib.records import Record, Stream
@@ -28,6 +29,11 @@ class Console:
     quiet: bool = False
     verbose: bool = False
     progress: str = "auto"
+
+    def reset(self) -> None:
+        """Back to the defaults: one process may run several commands."""
+        for field in fields(self):
+            setattr(self, field.name, field.default)
 
     @property
     def records(self) -> str:
@@ -50,10 +56,12 @@ class Console:
             self.say(message)
 
     def problem(self, record: Record) -> None:
-        """A `problem` or `error` record told in words, for formats that have no room for it."""
+        """A `problem` record told in words, for formats that have no room for it."""
         where = ": ".join(str(record[k]) for k in ("file", "name") if record.get(k))
         text = record.get("message", "")
-        self.say(f"{record.get('severity', 'error')}: {where + ': ' if where else ''}{text}")
+        severity = record.get("severity", "error")
+        tell = self.say if severity == "error" else self.note
+        tell(f"{severity}: {where + ': ' if where else ''}{text}")
 
     @contextmanager
     def stream(
@@ -61,8 +69,8 @@ class Console:
     ) -> Iterator[Stream]:
         """A record stream on standard output (or `to`).
 
-        Ends with `end` if the block does; with an `error` record if the block raises. A block that calls
-        `end(...)` itself, to add fields, is not ended twice.
+        Ends with `end` if the block does; with an `error` record if the block raises. A block that
+        calls `end(...)` itself, to add fields, is not ended twice.
 
         Args:
             main: the kind that csv and tsv show.
@@ -84,20 +92,25 @@ class Console:
             ended = True
             end(**fields)
 
-        stream.end = once  # type: ignore[method-assign]
+        stream.end = once
         try:
             yield stream
             if not ended:
                 stream.end()
             sink.close()
             out.flush()
-        except BrokenPipeError:
-            raise
         except Exception as e:
-            if not ended:
-                stream.error(e)
-            sink.close()
-            out.flush()
+            found = failure(e)
+            if found.code == READER_CLOSED:
+                raise
+            # the error itself is what the user must see, not a second one of writing about it
+            with suppress(OSError):
+                if not ended and found.message:
+                    stream.error(type(e).__name__, found.code, found.message)
+                elif not ended:  # typer.Exit: only a code, the records are whole
+                    stream.end()
+                sink.close()
+                out.flush()
             raise
 
     @contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from functools import wraps
-from typing import Annotated, Any, Optional
+from typing import Annotated, Any
 
 import typer
 
@@ -19,20 +19,18 @@ Source = Annotated[
         show_default=False,
     ),
 ]
-Package = Annotated[
-    str, typer.Argument(metavar="PKG", help="Package folder.", show_default=False)
-]
+Package = Annotated[str, typer.Argument(metavar="PKG", help="Package folder.", show_default=False)]
 Output = Annotated[
     str, typer.Option("--output", "-o", metavar="PATH", help="Where to write.", show_default=False)
 ]
 Force = Annotated[bool, typer.Option("--force", help="Replace an existing output.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Check and plan; write nothing.")]
 Include = Annotated[
-    Optional[list[str]],
+    list[str] | None,
     typer.Option("--include", metavar="GLOB", help="Only names that match. May be repeated."),
 ]
 Exclude = Annotated[
-    Optional[list[str]],
+    list[str] | None,
     typer.Option("--exclude", metavar="GLOB", help="Not the names that match. May be repeated."),
 ]
 Device = Annotated[
@@ -40,12 +38,14 @@ Device = Annotated[
 ]
 Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of the noise.")]
 Revision = Annotated[
-    Optional[str],
-    typer.Option("--revision", metavar="REV", help="Branch, tag or commit on the Hub; as SOURCE@REV."),
+    str | None,
+    typer.Option(
+        "--revision", metavar="REV", help="Branch, tag or commit on the Hub; as SOURCE@REV."
+    ),
 ]
 
 
-def _format(value: Optional[str]) -> Optional[str]:
+def _format(value: str | None) -> str | None:
     if value is not None and value not in FORMATS:
         raise typer.BadParameter(f"{value!r} is not one of {', '.join(FORMATS)}")
     return value
@@ -60,7 +60,7 @@ def _progress(value: str) -> str:
 COMMON: dict[str, tuple[Any, Any]] = {
     "format": (
         Annotated[
-            Optional[str],
+            str | None,
             typer.Option(
                 "--format",
                 metavar="|".join(FORMATS),
@@ -74,7 +74,10 @@ COMMON: dict[str, tuple[Any, Any]] = {
         Annotated[
             str,
             typer.Option(
-                "--progress", metavar="auto|always|never", callback=_progress, help="Progress on stderr."
+                "--progress",
+                metavar="auto|always|never",
+                callback=_progress,
+                help="Progress on stderr.",
             ),
         ],
         "auto",
@@ -88,7 +91,7 @@ COMMON: dict[str, tuple[Any, Any]] = {
 
 
 def with_common(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """The command with the common options added to its signature; they set `console`, not arguments."""
+    """The command with the common options in its signature; they set `console`, not arguments."""
     signature = inspect.signature(function, eval_str=True)
     added = [
         inspect.Parameter(k, inspect.Parameter.KEYWORD_ONLY, default=d, annotation=a)

@@ -7,5 +7,6 @@ COMMANDS: tuple[str, ...] = (
     "run-prefill",
     "sample-image",
     "verify-package",
+    "completion",
 )
 """The subcommands, in the order in which a pipeline uses them."""

@@ -21,7 +21,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "step": ("index", "t", "t_next", "rms_x0", "rms_v", "seconds"),
     "token": ("index", "id", "text"),
 }
-"""Columns of a kind in table, csv and tsv, in order. A kind that is not here shows all its fields."""
+"""Columns of a kind in table, csv and tsv, in order. Other kinds show all their fields."""
 
 
 class Sink(Protocol):
@@ -55,8 +55,8 @@ class JsonLines:
 class Delimited:
     """csv or tsv of one kind of record (the command's main one), with a header row.
 
-    Records of other kinds have other columns and would break the table; `problem` records are handed
-    to `aside`, which tells them on standard error.
+    Records of other kinds have other columns and would break the table; `problem` records are
+    handed to `aside`, which tells them on standard error.
     """
 
     def __init__(self, out: TextIO, main: str, delimiter: str, aside: Any) -> None:
@@ -67,7 +67,7 @@ class Delimited:
 
     def record(self, record: Record) -> None:
         if record["kind"] != self._main:
-            if record["kind"] in ("problem", "error"):
+            if record["kind"] == "problem":  # errors are told by whoever ends the process
                 self._aside(record)
             return
         if self._columns is None:
@@ -95,7 +95,7 @@ def _plain(value: Any) -> str:
 
 
 class Table:
-    """Aligned columns, one block for each run of records of a kind. `begin` and `end` are not shown."""
+    """Aligned columns, a block for each run of records of one kind, without `begin` and `end`."""
 
     def __init__(self, out: TextIO, width: int = 160) -> None:
         self._out, self._width = out, width
@@ -128,9 +128,11 @@ class Table:
                 self._pairs(row)
             return
         columns = [c for c in COLUMNS[kind] if any(r.get(c) not in (None, "") for r in rows)]
-        columns += [c for c in ("component", "role") if c not in columns and any(c in r for r in rows)]
+        columns += [
+            c for c in ("component", "role") if c not in columns and any(c in r for r in rows)
+        ]
         cells = [[_cell(r.get(c), c) for c in columns] for r in rows]
-        numeric = [all(isinstance(r.get(c), int | float | None) for r in rows) for c in columns]
+        numeric = [all(_is_number(r.get(c)) for r in rows) for c in columns]
         widths = [max(len(h), *(len(r[i]) for r in cells)) for i, h in enumerate(columns)]
         for line in [columns, *cells]:
             parts = [
@@ -147,9 +149,16 @@ class Table:
             self._out.write(f"  {key.ljust(width)}  {_cell(value, key)}\n")
 
 
+def _is_number(value: Any) -> bool:
+    """Whether a column of such values is set to the right; a verdict is no number."""
+    return isinstance(value, int | float | None) and not isinstance(value, bool)
+
+
 def _cell(value: Any, column: str) -> str:
     if isinstance(value, bool):
-        return "ok" if value and column == "ok" else "FAIL" if column == "ok" else str(value).lower()
+        return (
+            "ok" if value and column == "ok" else "FAIL" if column == "ok" else str(value).lower()
+        )
     if value is None:
         return "-" if column == "ok" else ""
     if isinstance(value, int) and column not in ("index", "id"):

@@ -11,17 +11,17 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import Any, TextIO
 
-from .errors import InputError, NtoolError, printable
+from .errors import InputError, printable
 
 SCHEMA = "ntool/1"
 MAX_LINE = 64 << 20
-"""Characters of one record. A `metadata` record of a tokenizer vocabulary stays far below."""
+"""Characters of one record, line feed included. A tokenizer's whole vocabulary stays far below."""
 
 Record = dict[str, Any]
 
 
 def finite(value: Any) -> Any:
-    """The value with NaN and infinities replaced by None, at any depth: JSON has no such numbers."""
+    """The value with NaN and infinities as None, at any depth: JSON has no such numbers."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
@@ -31,7 +31,7 @@ def finite(value: Any) -> Any:
     return value
 
 
-# check_circular off: records are trees that ntool itself built, and the check costs a third of the time
+# check_circular off: ntool itself built these trees, and the check costs a third of the time
 _encode = json.JSONEncoder(
     ensure_ascii=False, separators=(",", ":"), allow_nan=False, check_circular=False
 ).encode
@@ -40,8 +40,8 @@ _encode = json.JSONEncoder(
 def dumps(record: Record) -> str:
     """One record as one line of JSON, without its line feed.
 
-    Control characters and lone surrogates are escaped, so a tensor name can neither end the line nor
-    reach a terminal raw.
+    Control characters and lone surrogates are escaped, so a tensor name can neither end the line
+    nor reach a terminal raw.
     """
     try:
         line = _encode(record)
@@ -114,20 +114,20 @@ class Stream:
             self.write(kind, **row)
 
     def end(self, **fields: Any) -> None:
-        """Close the stream: `end` with the number of records since `begin` and the seconds taken."""
+        """Close the stream: `end` with the number of records since `begin`, and the seconds."""
         seconds = round(time.monotonic() - self._started, 6)
         self._sink.record({"kind": "end", "count": self.count, "seconds": seconds, **fields})
 
-    def error(self, error: BaseException) -> None:
-        """Close the stream with the reason why it has no `end`."""
-        self._sink.record(error_record(error))
+    def error(self, name: str, code: int, message: str) -> None:
+        """Close the stream with the reason why it has no `end`, for the reader of a pipe.
 
-
-def error_record(error: BaseException) -> Record:
-    """`{"kind": "error", "code", "class", "message"}` for the reader of a pipe."""
-    code = error.exit_code if isinstance(error, NtoolError) else 70
-    message = error.message if isinstance(error, NtoolError) else printable(error)
-    return {"kind": "error", "code": code, "class": type(error).__name__, "message": message}
+        Args:
+            name: class of the error.
+            code: exit code of the process that writes this.
+        """
+        self._sink.record(
+            {"kind": "error", "code": code, "class": name, "message": printable(message)}
+        )
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> Record:
@@ -171,14 +171,16 @@ def read(lines: TextIO | Iterable[str], name: str = "standard input") -> Iterato
     Unknown kinds and fields pass through. Empty lines are skipped.
 
     Raises:
-        InputError: a line is not a record; records outside `begin`...`end`; the count in `end` differs;
-            an unknown schema; the input ends before `end`; or an `error` record says why the writer stopped.
+        InputError: a line is not a record; records outside `begin`...`end`; the count in `end`
+            differs; an unknown schema; the input ends before `end`; or an `error` record says why
+            the writer stopped.
     """
-    inside = seen = False
+    inside, empty = False, True
     count = number = 0
     for number, line in enumerate(_bounded(lines, name), 1):
         if not line.strip():
             continue
+        empty = False
         where = f"{name}: line {number}"
         record = parse_line(line, where)
         kind = record["kind"]
@@ -188,29 +190,28 @@ def read(lines: TextIO | Iterable[str], name: str = "standard input") -> Iterato
             if inside:
                 raise InputError(f"{where}: 'begin' before the 'end' of the stream before it")
             if record.get("schema") != SCHEMA:
-                raise InputError(
-                    f"{where}: schema", found=record.get("schema"), expected=SCHEMA
-                )
-            inside, seen, count = True, True, 0
+                found = dumps({"": record.get("schema")})[4:-1]
+                raise InputError(f"{where}: schema", found=found, expected=f'"{SCHEMA}"')
+            inside, count = True, 0
         elif not inside:
             raise InputError(f"{where}: '{kind}' outside a stream", expected="'begin' first")
         elif kind == "end":
-            if record.get("count") != count:
-                raise InputError(
-                    f"{where}: records since 'begin'", found=count, expected=record.get("count")
-                )
+            promised = record.get("count")
+            if type(promised) is not int or promised != count:
+                expected = f"the count of 'end', {dumps({'': promised})[4:-1]}"
+                raise InputError(f"{where}: records since 'begin'", found=count, expected=expected)
             inside = False
         else:
             count += 1
         yield record
     if inside:
         raise InputError(f"{name}: the stream stops after line {number} without its 'end'")
-    if not seen:
+    if empty:
         raise InputError(f"{name}: empty", expected="a record stream")
 
 
 def _bounded(lines: TextIO | Iterable[str], name: str) -> Iterator[str]:
-    """Lines with a length limit while reading, so that a file without line feeds cannot fill memory."""
+    """Lines, bounded while reading: a file without line feeds cannot fill memory."""
     try:
         if hasattr(lines, "readline"):
             while line := lines.readline(MAX_LINE + 1):

@@ -1,0 +1,191 @@
+# bash completion for ntool
+# Made by `python -m ntool.completion --write completions`; do not edit.
+
+# Sets kind and choices to what an option (its name) or argument (its number) of a command takes.
+# Fails if it takes nothing.
+_ntool_takes() {
+    choices=''
+    case "$1 $2" in
+        'inspect-headers --include') kind=text ;;
+        'inspect-headers --exclude') kind=text ;;
+        'inspect-headers --max-header') kind=text ;;
+        'inspect-headers --format') kind=words choices='jsonl table csv tsv' ;;
+        'inspect-headers --progress') kind=words choices='auto always never' ;;
+        'inspect-headers '[0-9]*) kind=source ;;
+        'census --by') kind=words choices='family component dtype layer prefix file shape role' ;;
+        'census --groups') kind=file ;;
+        'census --as-dtype') kind=words choices='BOOL U8 I8 I16 U16 I32 U32 I64 U64 F16 BF16 F32 F64 C64 F8_E4M3 F8_E5M2 F8_E8M0 F8_E4M3FNUZ F8_E5M2FNUZ F6_E2M3 F6_E3M2 F4' ;;
+        'census --expect') kind=file ;;
+        'census --against') kind=source ;;
+        'census --allow-missing') kind=text ;;
+        'census --revision') kind=text ;;
+        'census --format') kind=words choices='jsonl table csv tsv' ;;
+        'census --progress') kind=words choices='auto always never' ;;
+        'census 1') kind=source ;;
+        'export-component --output' | 'export-component -o') kind=file ;;
+        'export-component --dtype') kind=words choices='auto f32' ;;
+        'export-component --data') kind=words choices='auto copy' ;;
+        'export-component --shard-size') kind=text ;;
+        'export-component --format') kind=words choices='jsonl table csv tsv' ;;
+        'export-component --progress') kind=words choices='auto always never' ;;
+        'export-component 1') kind=source ;;
+        'export-component '[0-9]*) kind=words choices='vision_encoder embedding decoder image_gen_embedding image_gen_denoiser' ;;
+        'run-prefill --prompt') kind=text ;;
+        'run-prefill --prompt-file') kind=file ;;
+        'run-prefill --query') kind=text ;;
+        'run-prefill --tokens') kind=text ;;
+        'run-prefill --image') kind=file ;;
+        'run-prefill --task') kind=words choices='chat text-to-image unconditional' ;;
+        'run-prefill --system') kind=text ;;
+        'run-prefill --min-pixels') kind=text ;;
+        'run-prefill --max-pixels') kind=text ;;
+        'run-prefill --decode') kind=text ;;
+        'run-prefill --device') kind=words choices='auto cpu cuda' ;;
+        'run-prefill --output' | 'run-prefill -o') kind=file ;;
+        'run-prefill --format') kind=words choices='jsonl table csv tsv' ;;
+        'run-prefill --progress') kind=words choices='auto always never' ;;
+        'run-prefill 1') kind=package ;;
+        'sample-image --output' | 'sample-image -o') kind=file ;;
+        'sample-image --prompt') kind=text ;;
+        'sample-image --prompts') kind=file ;;
+        'sample-image --prefix') kind=file ;;
+        'sample-image --prefix-unconditional') kind=file ;;
+        'sample-image --system') kind=text ;;
+        'sample-image --size') kind=text ;;
+        'sample-image --steps') kind=text ;;
+        'sample-image --cfg') kind=text ;;
+        'sample-image --cfg-norm') kind=words choices='none global channel cfg_zero_star' ;;
+        'sample-image --cfg-interval') kind=text ;;
+        'sample-image --shift') kind=text ;;
+        'sample-image --t-eps') kind=text ;;
+        'sample-image --seed') kind=text ;;
+        'sample-image --count') kind=text ;;
+        'sample-image --rng') kind=words choices='portable' ;;
+        'sample-image --latent') kind=file ;;
+        'sample-image --save-latent') kind=file ;;
+        'sample-image --trace') kind=file ;;
+        'sample-image --sheet') kind=file ;;
+        'sample-image --device') kind=words choices='auto cpu cuda' ;;
+        'sample-image --format') kind=words choices='jsonl table csv tsv' ;;
+        'sample-image --progress') kind=words choices='auto always never' ;;
+        'sample-image 1') kind=package ;;
+        'verify-package --format') kind=words choices='jsonl table csv tsv' ;;
+        'verify-package --progress') kind=words choices='auto always never' ;;
+        'completion --format') kind=words choices='jsonl table csv tsv' ;;
+        'completion --progress') kind=words choices='auto always never' ;;
+        'completion 1') kind=words choices='bash zsh fish' ;;
+        *) return 1 ;;
+    esac
+}
+
+_ntool_commands='inspect-headers census export-component run-prefill sample-image verify-package completion'
+_ntool_demos='demo:shapes'
+
+_ntool_options() {
+    case $1 in
+        '') choices='--version --help -h' ;;
+        inspect-headers) choices='--include --exclude --full --max-header --no-index --format --progress --quiet -q --verbose -v --help -h' ;;
+        census) choices='--by --groups --as-dtype --expect --against --allow-missing --revision --format --progress --quiet -q --verbose -v --help -h' ;;
+        export-component) choices='--output -o --dtype --data --shard-size --force --dry-run --format --progress --quiet -q --verbose -v --help -h' ;;
+        run-prefill) choices='--prompt --prompt-file --query --tokens --image --task --system --min-pixels --max-pixels --decode --raw --all-logits --device --output -o --format --progress --quiet -q --verbose -v --help -h' ;;
+        sample-image) choices='--output -o --prompt --prompts --prefix --prefix-unconditional --system --size --steps --cfg --cfg-norm --cfg-interval --shift --t-eps --seed --count --rng --latent --save-latent --trace --sheet --no-metadata --device --format --progress --quiet -q --verbose -v --help -h' ;;
+        verify-package) choices='--format --progress --quiet -q --verbose -v --help -h' ;;
+        completion) choices='--format --progress --quiet -q --verbose -v --help -h' ;;
+        *) choices='' ;;
+    esac
+}
+
+_ntool() {
+    local line=${COMP_LINE:0:COMP_POINT} space breaks='' i word files=''
+    local command='' position=1 expects='' ended='' kind='' choices='' current value prefix=''
+    local -a words=()
+    COMPREPLY=()
+
+    # bash cuts words at : and = too; what has no space between is one word again here
+    for ((i = 0; i <= COMP_CWORD; i++)); do
+        space=${line%%[![:space:]]*}
+        line=${line#"$space"}
+        word=$line
+        if ((i < COMP_CWORD)); then
+            word=${COMP_WORDS[i]}
+        fi
+        line=${line#"$word"}
+        if [[ $i == 0 || -n $space ]]; then
+            words+=("$word")
+        else
+            words[${#words[@]} - 1]+=$word
+        fi
+    done
+    current=${words[${#words[@]} - 1]}
+
+    for ((i = 1; i < ${#words[@]} - 1; i++)); do
+        word=${words[i]}
+        if [[ -n $expects ]]; then
+            expects=''
+        elif [[ -z $ended && $word == -- ]]; then
+            ended=1
+        elif [[ -z $ended && $word == -?* ]]; then
+            if [[ $word != *=* ]] && _ntool_takes "$command" "$word"; then
+                expects=$word
+            fi
+        elif [[ -z $command ]]; then
+            command=$word
+        else
+            ((position++))
+        fi
+    done
+
+    kind=words
+    value=$current
+    if [[ -n $expects ]]; then
+        _ntool_takes "$command" "$expects"
+    elif [[ -z $ended && $current == --*=* ]]; then
+        prefix=${current%%=*}=
+        value=${current#*=}
+        _ntool_takes "$command" "${current%%=*}" || return 0
+    elif [[ -z $ended && $current == -* ]]; then
+        _ntool_options "$command"
+    elif [[ -z $command ]]; then
+        choices=$_ntool_commands
+    else
+        _ntool_takes "$command" "$position" || return 0
+    fi
+
+    if [[ $kind == source || $kind == package ]]; then
+        choices=$_ntool_demos
+    fi
+    while IFS= read -r word; do
+        if [[ -n $word && $word == "$value"* ]]; then
+            COMPREPLY+=("$prefix$word")
+        fi
+    done <<<"${choices// /$'\n'}"
+    case $kind in
+        file | source) files=-f ;;
+        folder | package) files=-d ;;
+    esac
+    if [[ -n $files ]]; then
+        while IFS= read -r word; do
+            COMPREPLY+=("$prefix$word")
+            compopt -o filenames 2>/dev/null
+        done < <(compgen "$files" -- "$value")
+        if ((${#COMPREPLY[@]} == 0)); then
+            compopt -o default 2>/dev/null # readline knows about quotes and ~
+        fi
+    fi
+
+    # bash replaces only what follows the last : or =
+    if [[ $COMP_WORDBREAKS == *:* ]]; then
+        breaks+=:
+    fi
+    if [[ $COMP_WORDBREAKS == *=* ]]; then
+        breaks+==
+    fi
+    if [[ -n $breaks && $current != *[\'\"]* ]]; then
+        prefix=${current%"${current##*[$breaks]}"}
+        for i in "${!COMPREPLY[@]}"; do
+            COMPREPLY[i]=${COMPREPLY[i]#"$prefix"}
+        done
+    fi
+}
+
+complete -F _ntool ntool

@@ -1,0 +1,219 @@
+# fish completion for ntool
+# Made by `python -m ntool.completion --write completions`; do not edit.
+
+# Succeeds if the line has this command, and is at its argument number FIRST..LAST, if given.
+function __ntool_at --argument-names wanted first last
+    set -l words (commandline -opc)
+    set -e words[1]
+    set -l command ''
+    set -l position 1
+    set -l expects no
+    for word in $words
+        if test $expects = yes
+            set expects no
+            continue
+        end
+        switch $word
+            case '--*=*'
+            case '-*'
+                if contains -- "$command $word" $__ntool_valued
+                    set expects yes
+                end
+            case '*'
+                if test -z "$command"
+                    set command $word
+                else
+                    set position (math $position + 1)
+                end
+        end
+    end
+    test "$command" = "$wanted"; or return 1
+    test -z "$first"; or test $position -ge $first -a $position -le $last
+end
+
+set -g __ntool_valued \
+    'inspect-headers --include' \
+    'inspect-headers --exclude' \
+    'inspect-headers --max-header' \
+    'inspect-headers --format' \
+    'inspect-headers --progress' \
+    'census --by' \
+    'census --groups' \
+    'census --as-dtype' \
+    'census --expect' \
+    'census --against' \
+    'census --allow-missing' \
+    'census --revision' \
+    'census --format' \
+    'census --progress' \
+    'export-component --output' \
+    'export-component -o' \
+    'export-component --dtype' \
+    'export-component --data' \
+    'export-component --shard-size' \
+    'export-component --format' \
+    'export-component --progress' \
+    'run-prefill --prompt' \
+    'run-prefill --prompt-file' \
+    'run-prefill --query' \
+    'run-prefill --tokens' \
+    'run-prefill --image' \
+    'run-prefill --task' \
+    'run-prefill --system' \
+    'run-prefill --min-pixels' \
+    'run-prefill --max-pixels' \
+    'run-prefill --decode' \
+    'run-prefill --device' \
+    'run-prefill --output' \
+    'run-prefill -o' \
+    'run-prefill --format' \
+    'run-prefill --progress' \
+    'sample-image --output' \
+    'sample-image -o' \
+    'sample-image --prompt' \
+    'sample-image --prompts' \
+    'sample-image --prefix' \
+    'sample-image --prefix-unconditional' \
+    'sample-image --system' \
+    'sample-image --size' \
+    'sample-image --steps' \
+    'sample-image --cfg' \
+    'sample-image --cfg-norm' \
+    'sample-image --cfg-interval' \
+    'sample-image --shift' \
+    'sample-image --t-eps' \
+    'sample-image --seed' \
+    'sample-image --count' \
+    'sample-image --rng' \
+    'sample-image --latent' \
+    'sample-image --save-latent' \
+    'sample-image --trace' \
+    'sample-image --sheet' \
+    'sample-image --device' \
+    'sample-image --format' \
+    'sample-image --progress' \
+    'verify-package --format' \
+    'verify-package --progress' \
+    'completion --format' \
+    'completion --progress'
+
+complete -c ntool -f
+complete -c ntool -n '__ntool_at \'\'' -l version -d 'Print the version.'
+complete -c ntool -n '__ntool_at \'\'' -l help -s h -d 'Show this message and exit.'
+complete -c ntool -n '__ntool_at \'\'' -a inspect-headers -d 'List every tensor of a checkpoint from its headers, without reading the weights'
+complete -c ntool -n '__ntool_at \'\'' -a census -d 'Count the tensors of a checkpoint'
+complete -c ntool -n '__ntool_at \'\'' -a export-component -d 'Export a checkpoint\'s components to ONNX graphs in a package folder, without PyTorch'
+complete -c ntool -n '__ntool_at \'\'' -a run-prefill -d 'Run a prompt through the understanding branch'
+complete -c ntool -n '__ntool_at \'\'' -a sample-image -d 'Draw a picture from a prompt, or from prefix files, by flow-matching sampling'
+complete -c ntool -n '__ntool_at \'\'' -a verify-package -d 'Not built yet'
+complete -c ntool -n '__ntool_at \'\'' -a completion -d 'Print the completion script of a shell, to be sourced or saved where the shell looks'
+
+# inspect-headers
+complete -c ntool -n '__ntool_at inspect-headers' -l include -x -d 'Only names that match. May be repeated.'
+complete -c ntool -n '__ntool_at inspect-headers' -l exclude -x -d 'Not the names that match. May be repeated.'
+complete -c ntool -n '__ntool_at inspect-headers' -l full -d 'Long lists of metadata and config in full.'
+complete -c ntool -n '__ntool_at inspect-headers' -l max-header -x -d 'Largest header to read.'
+complete -c ntool -n '__ntool_at inspect-headers' -l no-index -d 'List the files of the folder, whatever its index says.'
+complete -c ntool -n '__ntool_at inspect-headers' -l format -x -a 'jsonl table csv tsv' -d 'Form of the records. Default: table on a terminal, else jsonl.'
+complete -c ntool -n '__ntool_at inspect-headers' -l progress -x -a 'auto always never' -d 'Progress on stderr.'
+complete -c ntool -n '__ntool_at inspect-headers' -l quiet -s q -d 'No notes on stderr.'
+complete -c ntool -n '__ntool_at inspect-headers' -l verbose -s v -d 'Details and tracebacks on stderr.'
+complete -c ntool -n '__ntool_at inspect-headers' -l help -s h -d 'Show this message and exit.'
+complete -c ntool -n '__ntool_at inspect-headers 1 9999' -r -F -a 'demo:shapes'
+
+# census
+complete -c ntool -n '__ntool_at census' -l by -x -a 'family component dtype layer prefix file shape role' -d 'family, component, dtype, layer, prefix[:DEPTH], file, shape or role. Repeatable.'
+complete -c ntool -n '__ntool_at census' -l groups -r -F -d 'JSON list of {name, pattern}: own groups by regular expression, first match wins.'
+complete -c ntool -n '__ntool_at census' -l as-dtype -x -a 'BOOL U8 I8 I16 U16 I32 U32 I64 U64 F16 BF16 F32 F64 C64 F8_E4M3 F8_E5M2 F8_E8M0 F8_E4M3FNUZ F8_E5M2FNUZ F6_E2M3 F6_E3M2 F4' -d 'Estimate the bytes as this dtype. Repeatable.'
+complete -c ntool -n '__ntool_at census' -l expect -r -F -d 'Saved summary, or some of its fields: exit 1 if it differs.'
+complete -c ntool -n '__ntool_at census' -l against -r -F -a 'demo:shapes' -d 'Compare with another checkpoint: exit 1 if it differs.'
+complete -c ntool -n '__ntool_at census' -l allow-missing -x -d 'Tensors that may be absent. Repeatable.'
+complete -c ntool -n '__ntool_at census' -l revision -x -d 'Branch, tag or commit on the Hub; as SOURCE@REV.'
+complete -c ntool -n '__ntool_at census' -l format -x -a 'jsonl table csv tsv' -d 'Form of the records. Default: table on a terminal, else jsonl.'
+complete -c ntool -n '__ntool_at census' -l progress -x -a 'auto always never' -d 'Progress on stderr.'
+complete -c ntool -n '__ntool_at census' -l quiet -s q -d 'No notes on stderr.'
+complete -c ntool -n '__ntool_at census' -l verbose -s v -d 'Details and tracebacks on stderr.'
+complete -c ntool -n '__ntool_at census' -l help -s h -d 'Show this message and exit.'
+complete -c ntool -n '__ntool_at census 1 1' -r -F -a 'demo:shapes'
+
+# export-component
+complete -c ntool -n '__ntool_at export-component' -l output -s o -r -F -d 'Where to write.'
+complete -c ntool -n '__ntool_at export-component' -l dtype -x -a 'auto f32' -d 'auto or f32.'
+complete -c ntool -n '__ntool_at export-component' -l data -x -a 'auto copy' -d 'How weights get into the package: auto or copy.'
+complete -c ntool -n '__ntool_at export-component' -l shard-size -x -d 'Largest data file, for example 5GB.'
+complete -c ntool -n '__ntool_at export-component' -l force -d 'Replace an existing output.'
+complete -c ntool -n '__ntool_at export-component' -l dry-run -d 'Check and plan; write nothing.'
+complete -c ntool -n '__ntool_at export-component' -l format -x -a 'jsonl table csv tsv' -d 'Form of the records. Default: table on a terminal, else jsonl.'
+complete -c ntool -n '__ntool_at export-component' -l progress -x -a 'auto always never' -d 'Progress on stderr.'
+complete -c ntool -n '__ntool_at export-component' -l quiet -s q -d 'No notes on stderr.'
+complete -c ntool -n '__ntool_at export-component' -l verbose -s v -d 'Details and tracebacks on stderr.'
+complete -c ntool -n '__ntool_at export-component' -l help -s h -d 'Show this message and exit.'
+complete -c ntool -n '__ntool_at export-component 1 1' -r -F -a 'demo:shapes'
+complete -c ntool -n '__ntool_at export-component 2 9999' -a 'vision_encoder embedding decoder image_gen_embedding image_gen_denoiser'
+
+# run-prefill
+complete -c ntool -n '__ntool_at run-prefill' -l prompt -x -d 'Text, put into the task\'s template.'
+complete -c ntool -n '__ntool_at run-prefill' -l prompt-file -r -F -d 'File with the text; - for standard input.'
+complete -c ntool -n '__ntool_at run-prefill' -l query -x -d 'Finished text with special tokens, taken as it is.'
+complete -c ntool -n '__ntool_at run-prefill' -l tokens -x -d 'Token ids: 1,2,3 or @FILE.'
+complete -c ntool -n '__ntool_at run-prefill' -l image -r -F -d 'Picture. May be repeated.'
+complete -c ntool -n '__ntool_at run-prefill' -l task -x -a 'chat text-to-image unconditional' -d 'chat, text-to-image or unconditional.'
+complete -c ntool -n '__ntool_at run-prefill' -l system -x -d 'System text of the template.'
+complete -c ntool -n '__ntool_at run-prefill' -l min-pixels -x -d ''
+complete -c ntool -n '__ntool_at run-prefill' -l max-pixels -x -d ''
+complete -c ntool -n '__ntool_at run-prefill' -l decode -x -d 'Continue greedily by up to N tokens.'
+complete -c ntool -n '__ntool_at run-prefill' -l raw -d 'With --decode: print the text alone.'
+complete -c ntool -n '__ntool_at run-prefill' -l all-logits -d 'Logits of every position, not the last.'
+complete -c ntool -n '__ntool_at run-prefill' -l device -x -a 'auto cpu cuda' -d 'auto, cpu, cuda or cuda:INDEX.'
+complete -c ntool -n '__ntool_at run-prefill' -l output -s o -r -F -d 'Prefix file (safetensors).'
+complete -c ntool -n '__ntool_at run-prefill' -l format -x -a 'jsonl table csv tsv' -d 'Form of the records. Default: table on a terminal, else jsonl.'
+complete -c ntool -n '__ntool_at run-prefill' -l progress -x -a 'auto always never' -d 'Progress on stderr.'
+complete -c ntool -n '__ntool_at run-prefill' -l quiet -s q -d 'No notes on stderr.'
+complete -c ntool -n '__ntool_at run-prefill' -l verbose -s v -d 'Details and tracebacks on stderr.'
+complete -c ntool -n '__ntool_at run-prefill' -l help -s h -d 'Show this message and exit.'
+complete -c ntool -n '__ntool_at run-prefill 1 1' -r -F -a 'demo:shapes'
+
+# sample-image
+complete -c ntool -n '__ntool_at sample-image' -l output -s o -r -F -d 'Picture; - for standard output.'
+complete -c ntool -n '__ntool_at sample-image' -l prompt -x -d 'What to draw.'
+complete -c ntool -n '__ntool_at sample-image' -l prompts -r -F -d 'JSON Lines of prompt, seed, size, output, ...; - for standard input.'
+complete -c ntool -n '__ntool_at sample-image' -l prefix -r -F -d 'Prefix file of the prompt.'
+complete -c ntool -n '__ntool_at sample-image' -l prefix-unconditional -r -F -d 'Prefix file of the empty prompt.'
+complete -c ntool -n '__ntool_at sample-image' -l system -x -d 'System text of the template.'
+complete -c ntool -n '__ntool_at sample-image' -l size -x -d 'Pixels, multiples of 32.'
+complete -c ntool -n '__ntool_at sample-image' -l steps -x -d 'Euler steps.'
+complete -c ntool -n '__ntool_at sample-image' -l cfg -x -d 'Guidance scale; 1 and below: none.'
+complete -c ntool -n '__ntool_at sample-image' -l cfg-norm -x -a 'none global channel cfg_zero_star' -d 'none, global, channel or cfg_zero_star.'
+complete -c ntool -n '__ntool_at sample-image' -l cfg-interval -x -d 'Guidance only for t in this range.'
+complete -c ntool -n '__ntool_at sample-image' -l shift -x -d 'Timestep shift.'
+complete -c ntool -n '__ntool_at sample-image' -l t-eps -x -d 'Floor of 1 - t.'
+complete -c ntool -n '__ntool_at sample-image' -l seed -x -d 'Seed of the noise.'
+complete -c ntool -n '__ntool_at sample-image' -l count -x -d 'Pictures, with seeds in a row.'
+complete -c ntool -n '__ntool_at sample-image' -l rng -x -a 'portable' -d 'portable: the same noise on every machine.'
+complete -c ntool -n '__ntool_at sample-image' -l latent -r -F -d 'Start from its \'noise\' or \'z\'.'
+complete -c ntool -n '__ntool_at sample-image' -l save-latent -r -F -d 'Write the unit noise.'
+complete -c ntool -n '__ntool_at sample-image' -l trace -r -F -d 'Write z, t and v of all steps.'
+complete -c ntool -n '__ntool_at sample-image' -l sheet -r -F -d 'All pictures on one contact sheet.'
+complete -c ntool -n '__ntool_at sample-image' -l no-metadata -d 'No recipe in the PNG.'
+complete -c ntool -n '__ntool_at sample-image' -l device -x -a 'auto cpu cuda' -d 'auto, cpu, cuda or cuda:INDEX.'
+complete -c ntool -n '__ntool_at sample-image' -l format -x -a 'jsonl table csv tsv' -d 'Form of the records. Default: table on a terminal, else jsonl.'
+complete -c ntool -n '__ntool_at sample-image' -l progress -x -a 'auto always never' -d 'Progress on stderr.'
+complete -c ntool -n '__ntool_at sample-image' -l quiet -s q -d 'No notes on stderr.'
+complete -c ntool -n '__ntool_at sample-image' -l verbose -s v -d 'Details and tracebacks on stderr.'
+complete -c ntool -n '__ntool_at sample-image' -l help -s h -d 'Show this message and exit.'
+complete -c ntool -n '__ntool_at sample-image 1 1' -r -F -a 'demo:shapes'
+
+# verify-package
+complete -c ntool -n '__ntool_at verify-package' -l format -x -a 'jsonl table csv tsv' -d 'Form of the records. Default: table on a terminal, else jsonl.'
+complete -c ntool -n '__ntool_at verify-package' -l progress -x -a 'auto always never' -d 'Progress on stderr.'
+complete -c ntool -n '__ntool_at verify-package' -l quiet -s q -d 'No notes on stderr.'
+complete -c ntool -n '__ntool_at verify-package' -l verbose -s v -d 'Details and tracebacks on stderr.'
+complete -c ntool -n '__ntool_at verify-package' -l help -s h -d 'Show this message and exit.'
+
+# completion
+complete -c ntool -n '__ntool_at completion' -l format -x -a 'jsonl table csv tsv' -d 'Form of the records. Default: table on a terminal, else jsonl.'
+complete -c ntool -n '__ntool_at completion' -l progress -x -a 'auto always never' -d 'Progress on stderr.'
+complete -c ntool -n '__ntool_at completion' -l quiet -s q -d 'No notes on stderr.'
+complete -c ntool -n '__ntool_at completion' -l verbose -s v -d 'Details and tracebacks on stderr.'
+complete -c ntool -n '__ntool_at completion' -l help -s h -d 'Show this message and exit.'
+complete -c ntool -n '__ntool_at completion 1 1' -a 'bash zsh fish'
