@@ -55,7 +55,10 @@ test: $(VENV)/.test
 lint: $(VENV)/.lint
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy cli commands lib
+	@# mypy wants folders named as they are imported: a shadow tree of links
+	rm -rf $(VENV)/typing && mkdir -p $(VENV)/typing/ntool
+	ln -s $(CURDIR)/cli/*.py $(CURDIR)/commands $(CURDIR)/lib $(VENV)/typing/ntool/
+	MYPYPATH=$(VENV)/typing $(BIN)/mypy -p ntool
 
 format: $(VENV)/.lint
 	$(BIN)/ruff check --fix .

@@ -1,71 +1,86 @@
 """census: tensors counted, grouped, compared and judged.
 
-Reads: a checkpoint's headers, or `inspect-headers` streams on standard input. Writes: `group`, `problem`,
-`summary`.
+Reads: a checkpoint's headers, or `inspect-headers` streams on standard input. Writes: `group`,
+`problem`, `summary`.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Optional
+from typing import Annotated
 
 import typer
 
 from ..console import console
-from ..options import Revision, Source
+from ..options import Source
 
 
 def census(
     source: Source,
     by: Annotated[
-        Optional[list[str]],
+        list[str] | None,
         typer.Option(
             "--by",
             metavar="KEY",
-            help="family, component, dtype, layer, prefix[:DEPTH], file, shape or role. Repeatable.",
+            help="family, component, dtype, layer, prefix[:DEPTH], file, shape, role. Repeatable.",
         ),
     ] = None,
     groups: Annotated[
-        Optional[str],
+        str | None,
         typer.Option(
             "--groups",
             metavar="FILE",
-            help="JSON list of {name, pattern}: own groups by regular expression, first match wins.",
+            help="JSON list of {name, pattern}: groups by regular expression, first wins.",
         ),
     ] = None,
     as_dtype: Annotated[
-        Optional[list[str]],
-        typer.Option("--as-dtype", metavar="DT", help="Estimate the bytes as this dtype. Repeatable."),
+        list[str] | None,
+        typer.Option(
+            "--as-dtype", metavar="DT", help="Estimate the bytes as this dtype. Repeatable."
+        ),
     ] = None,
     expect: Annotated[
-        Optional[str],
-        typer.Option("--expect", metavar="FILE", help="Saved summary, or some of its fields: exit 1 if it differs."),
+        str | None,
+        typer.Option(
+            "--expect",
+            metavar="FILE",
+            help="Saved summary, or some of its fields: exit 1 if it differs.",
+        ),
     ] = None,
     against: Annotated[
-        Optional[str],
-        typer.Option("--against", metavar="SOURCE", help="Compare with another checkpoint: exit 1 if it differs."),
+        str | None,
+        typer.Option(
+            "--against",
+            metavar="SOURCE",
+            help="Compare with another checkpoint: exit 1 if it differs.",
+        ),
     ] = None,
     allow_missing: Annotated[
-        Optional[list[str]],
-        typer.Option("--allow-missing", metavar="GLOB", help="Tensors that may be absent. Repeatable."),
+        list[str] | None,
+        typer.Option(
+            "--allow-missing", metavar="GLOB", help="Tensors that may be absent. Repeatable."
+        ),
     ] = None,
-    revision: Revision = None,
+    max_header: Annotated[
+        int, typer.Option("--max-header", min=2, metavar="BYTES", help="Largest header to read.")
+    ] = 100_000_000,
 ) -> None:
-    """Count the tensors of a checkpoint: parameters and bytes by group and dtype, and what is wrong.
+    """Count the tensors of a checkpoint by group and dtype, and say what is wrong with it.
 
-    SOURCE is a checkpoint, or - for the output of inspect-headers; several streams are summed. Missing,
-    doubled or differing tensors give exit code 1, malformed files 3.
+    SOURCE is a checkpoint, or - for the output of inspect-headers; several streams are summed.
+    Missing, doubled or differing tensors give exit code 1, malformed files 3.
     """
     from ..lib import census as counting
     from ..lib import comparison, inspection
     from ..lib.checkpoint import grouping
     from ..lib.checkpoint.config import tied
-    from ..lib.checkpoint.tensor import exit_code, first_error
+    from ..lib.checkpoint.strict_json import no_collector
+    from ..lib.checkpoint.tensor import exit_code, first_of
     from ..lib.families import recognise
 
     if source == against == "-":
         raise typer.BadParameter("only one of SOURCE and --against can be standard input")
-    with console.stream(main="group", source=source) as stream:
-        counted = inspection.read(source, revision)
+    with no_collector(), console.stream(main="group", source=source) as stream:
+        counted = inspection.read(source, max_header)
         names = frozenset(t.name for t in counted.tensors)
         family = recognise.recognise(counted.config, names)
         if groups is not None:
@@ -87,7 +102,7 @@ def census(
         )
         comparison.allow_missing(counted, allow_missing or ())
         if against is not None:
-            other = inspection.read(against, revision)
+            other = inspection.read(against, max_header)
             counted.problems += [p for p in other.problems if p.malformed]
             counted.problems += comparison.differences(counted.tensors, other.tensors, against)
         if expect is not None:
@@ -95,7 +110,10 @@ def census(
             counted.problems += comparison.unexpected(summary, expected)
         stream.write_all("problem", (p.record() for p in counted.problems))
         stream.write("summary", **summary)
-    error = first_error(counted.problems)
+    warning = first_of(counted.problems, "warning", source)
+    if warning is not None:
+        console.note(f"warning: {warning}")
+    error = first_of(counted.problems, "error", source)
     if error is not None:
-        console.say(f"{source}: {error}")
+        console.say(error)
         raise typer.Exit(exit_code(counted.problems))

@@ -1,11 +1,12 @@
-"""Records written: `file` (one each), `problem`, `summary` (nodes, initializers, bytes, peak_rss, seconds)."""
+"""Records written: `file` (one each), `problem`, `summary` (nodes, initializers, bytes, peak_rss,
+seconds)."""
 
 from __future__ import annotations
 
 import re
 import time
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import Annotated
 
 import typer
 
@@ -16,8 +17,10 @@ from ..options import DryRun, Force, Output, Source
 def export_component(
     source: Source,
     components: Annotated[
-        Optional[list[str]],
-        typer.Argument(metavar="[COMPONENT]...", help="Which components. Default: all.", show_default=False),
+        list[str] | None,
+        typer.Argument(
+            metavar="[COMPONENT]...", help="Which components. Default: all.", show_default=False
+        ),
     ] = None,
     output: Output = "",
     dtype: Annotated[str, typer.Option("--dtype", help="auto or f32.")] = "auto",
@@ -55,7 +58,9 @@ def export_component(
                 export.write(plan, Path(output), force=force, progress=bar.update)
         for component in plan.components:
             for file in component.files:
-                out.write("file", path=f"{component.name}/{file.name}", nbytes=file.nbytes, role="data")
+                out.write(
+                    "file", path=f"{component.name}/{file.name}", nbytes=file.nbytes, role="data"
+                )
         bindings = [b for c in plan.components for b in c.bindings.values()]
         out.write(
             "summary",
@@ -82,7 +87,9 @@ def export_component(
             seconds=round(time.monotonic() - started, 3),
         )
     if not dry_run:
-        console.note(f"wrote {output}: {len(plan.components)} components, {plan.nbytes:,} bytes of weights")
+        console.note(
+            f"wrote {output}: {len(plan.components)} components, {plan.nbytes:,} bytes of weights"
+        )
 
 
 def parse_size(text: str) -> int:

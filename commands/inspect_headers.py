@@ -32,30 +32,38 @@ def inspect_headers(
         int, typer.Option("--max-header", min=2, metavar="BYTES", help="Largest header to read.")
     ] = 100_000_000,
     no_index: Annotated[
-        bool, typer.Option("--no-index", help="List the files of the folder, whatever its index says.")
+        bool,
+        typer.Option("--no-index", help="List the files of the folder, whatever its index says."),
     ] = False,
 ) -> None:
     """List every tensor of a checkpoint from its headers, without reading the weights.
 
-    A malformed file still lists what is sound; what is wrong with it follows as problems, and the exit
-    code is 3. A tensor that the index promises and its file lacks, or that two files hold, gives 1.
+    A malformed file still lists what is sound; what is wrong with it follows as problems, and the
+    exit code is 3. A tensor that the index promises and its file lacks, or that two files hold,
+    gives 1.
     """
     from ..lib import inspection
     from ..lib.checkpoint.source import open_checkpoint
-    from ..lib.checkpoint.tensor import exit_code, first_error
+    from ..lib.checkpoint.strict_json import no_collector
+    from ..lib.checkpoint.tensor import exit_code, first_of
 
     code = 0
     for source in sources:
-        with console.stream(main="tensor", source=source, format="safetensors") as stream:
+        with (
+            no_collector(),
+            console.stream(main="tensor", source=source, format="safetensors") as stream,
+        ):
             checkpoint = open_checkpoint(source, max_header=max_header, use_index=not no_index)
-            for kind, fields in inspection.records(
-                checkpoint, include=include, exclude=exclude, full=full
-            ):
-                stream.write(kind, **fields)
+            inspection.write_records(
+                stream, checkpoint, include=include, exclude=exclude, full=full
+            )
             stream.end(bytes_read=checkpoint.bytes_read, requests=checkpoint.requests)
-        error = first_error(checkpoint.problems)
+        warning = first_of(checkpoint.problems, "warning", source)
+        if warning is not None:
+            console.note(f"warning: {warning}")
+        error = first_of(checkpoint.problems, "error", source)
         if error is not None:
-            console.say(f"{source}: {error}")
+            console.say(error)
         code = max(code, exit_code(checkpoint.problems))
     if code:
         raise typer.Exit(code)

@@ -12,13 +12,13 @@ _ntool_takes() {
         'inspect-headers --format') kind=words choices='jsonl table csv tsv' ;;
         'inspect-headers --progress') kind=words choices='auto always never' ;;
         'inspect-headers '[0-9]*) kind=source ;;
-        'census --by') kind=words choices='family component dtype layer prefix file shape role' ;;
+        'census --by') kind=text ;;
         'census --groups') kind=file ;;
         'census --as-dtype') kind=words choices='BOOL U8 I8 I16 U16 I32 U32 I64 U64 F16 BF16 F32 F64 C64 F8_E4M3 F8_E5M2 F8_E8M0 F8_E4M3FNUZ F8_E5M2FNUZ F6_E2M3 F6_E3M2 F4' ;;
         'census --expect') kind=file ;;
         'census --against') kind=source ;;
         'census --allow-missing') kind=text ;;
-        'census --revision') kind=text ;;
+        'census --max-header') kind=text ;;
         'census --format') kind=words choices='jsonl table csv tsv' ;;
         'census --progress') kind=words choices='auto always never' ;;
         'census 1') kind=source ;;
@@ -85,7 +85,7 @@ _ntool_options() {
     case $1 in
         '') choices='--version --help -h' ;;
         inspect-headers) choices='--include --exclude --full --max-header --no-index --format --progress --quiet -q --verbose -v --help -h' ;;
-        census) choices='--by --groups --as-dtype --expect --against --allow-missing --revision --format --progress --quiet -q --verbose -v --help -h' ;;
+        census) choices='--by --groups --as-dtype --expect --against --allow-missing --max-header --format --progress --quiet -q --verbose -v --help -h' ;;
         export-component) choices='--output -o --dtype --data --shard-size --force --dry-run --format --progress --quiet -q --verbose -v --help -h' ;;
         run-prefill) choices='--prompt --prompt-file --query --tokens --image --task --system --min-pixels --max-pixels --decode --raw --all-logits --device --output -o --format --progress --quiet -q --verbose -v --help -h' ;;
         sample-image) choices='--output -o --prompt --prompts --prefix --prefix-unconditional --system --size --steps --cfg --cfg-norm --cfg-interval --shift --t-eps --seed --count --rng --latent --save-latent --trace --sheet --no-metadata --device --format --progress --quiet -q --verbose -v --help -h' ;;

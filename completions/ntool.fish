@@ -43,7 +43,7 @@ set -g __ntool_valued \
     'census --expect' \
     'census --against' \
     'census --allow-missing' \
-    'census --revision' \
+    'census --max-header' \
     'census --format' \
     'census --progress' \
     'export-component --output' \
@@ -101,7 +101,7 @@ complete -c ntool -f
 complete -c ntool -n '__ntool_at \'\'' -l version -d 'Print the version.'
 complete -c ntool -n '__ntool_at \'\'' -l help -s h -d 'Show this message and exit.'
 complete -c ntool -n '__ntool_at \'\'' -a inspect-headers -d 'List every tensor of a checkpoint from its headers, without reading the weights'
-complete -c ntool -n '__ntool_at \'\'' -a census -d 'Count the tensors of a checkpoint'
+complete -c ntool -n '__ntool_at \'\'' -a census -d 'Count the tensors of a checkpoint by group and dtype, and say what is wrong with it'
 complete -c ntool -n '__ntool_at \'\'' -a export-component -d 'Export a checkpoint\'s components to ONNX graphs in a package folder, without PyTorch'
 complete -c ntool -n '__ntool_at \'\'' -a run-prefill -d 'Run a prompt through the understanding branch'
 complete -c ntool -n '__ntool_at \'\'' -a sample-image -d 'Draw a picture from a prompt, or from prefix files, by flow-matching sampling'
@@ -122,13 +122,13 @@ complete -c ntool -n '__ntool_at inspect-headers' -l help -s h -d 'Show this mes
 complete -c ntool -n '__ntool_at inspect-headers 1 9999' -r -F -a 'demo:shapes'
 
 # census
-complete -c ntool -n '__ntool_at census' -l by -x -a 'family component dtype layer prefix file shape role' -d 'family, component, dtype, layer, prefix[:DEPTH], file, shape or role. Repeatable.'
-complete -c ntool -n '__ntool_at census' -l groups -r -F -d 'JSON list of {name, pattern}: own groups by regular expression, first match wins.'
+complete -c ntool -n '__ntool_at census' -l by -x -d 'family, component, dtype, layer, prefix[:DEPTH], file, shape, role. Repeatable.'
+complete -c ntool -n '__ntool_at census' -l groups -r -F -d 'JSON list of {name, pattern}: groups by regular expression, first wins.'
 complete -c ntool -n '__ntool_at census' -l as-dtype -x -a 'BOOL U8 I8 I16 U16 I32 U32 I64 U64 F16 BF16 F32 F64 C64 F8_E4M3 F8_E5M2 F8_E8M0 F8_E4M3FNUZ F8_E5M2FNUZ F6_E2M3 F6_E3M2 F4' -d 'Estimate the bytes as this dtype. Repeatable.'
 complete -c ntool -n '__ntool_at census' -l expect -r -F -d 'Saved summary, or some of its fields: exit 1 if it differs.'
 complete -c ntool -n '__ntool_at census' -l against -r -F -a 'demo:shapes' -d 'Compare with another checkpoint: exit 1 if it differs.'
 complete -c ntool -n '__ntool_at census' -l allow-missing -x -d 'Tensors that may be absent. Repeatable.'
-complete -c ntool -n '__ntool_at census' -l revision -x -d 'Branch, tag or commit on the Hub; as SOURCE@REV.'
+complete -c ntool -n '__ntool_at census' -l max-header -x -d 'Largest header to read.'
 complete -c ntool -n '__ntool_at census' -l format -x -a 'jsonl table csv tsv' -d 'Form of the records. Default: table on a terminal, else jsonl.'
 complete -c ntool -n '__ntool_at census' -l progress -x -a 'auto always never' -d 'Progress on stderr.'
 complete -c ntool -n '__ntool_at census' -l quiet -s q -d 'No notes on stderr.'
@@ -159,13 +159,13 @@ complete -c ntool -n '__ntool_at run-prefill' -l tokens -x -d 'Token ids: 1,2,3 
 complete -c ntool -n '__ntool_at run-prefill' -l image -r -F -d 'Picture. May be repeated.'
 complete -c ntool -n '__ntool_at run-prefill' -l task -x -a 'chat text-to-image unconditional' -d 'chat, text-to-image or unconditional.'
 complete -c ntool -n '__ntool_at run-prefill' -l system -x -d 'System text of the template.'
-complete -c ntool -n '__ntool_at run-prefill' -l min-pixels -x -d ''
-complete -c ntool -n '__ntool_at run-prefill' -l max-pixels -x -d ''
+complete -c ntool -n '__ntool_at run-prefill' -l min-pixels -x -d 'Least pixels of a picture after resizing.'
+complete -c ntool -n '__ntool_at run-prefill' -l max-pixels -x -d 'Most pixels of a picture after resizing.'
 complete -c ntool -n '__ntool_at run-prefill' -l decode -x -d 'Continue greedily by up to N tokens.'
 complete -c ntool -n '__ntool_at run-prefill' -l raw -d 'With --decode: print the text alone.'
-complete -c ntool -n '__ntool_at run-prefill' -l all-logits -d 'Logits of every position, not the last.'
+complete -c ntool -n '__ntool_at run-prefill' -l all-logits -d 'Logits of every position, not of the last alone.'
 complete -c ntool -n '__ntool_at run-prefill' -l device -x -a 'auto cpu cuda' -d 'auto, cpu, cuda or cuda:INDEX.'
-complete -c ntool -n '__ntool_at run-prefill' -l output -s o -r -F -d 'Prefix file (safetensors).'
+complete -c ntool -n '__ntool_at run-prefill' -l output -s o -r -F -d 'Prefix file to write (safetensors).'
 complete -c ntool -n '__ntool_at run-prefill' -l format -x -a 'jsonl table csv tsv' -d 'Form of the records. Default: table on a terminal, else jsonl.'
 complete -c ntool -n '__ntool_at run-prefill' -l progress -x -a 'auto always never' -d 'Progress on stderr.'
 complete -c ntool -n '__ntool_at run-prefill' -l quiet -s q -d 'No notes on stderr.'
@@ -175,7 +175,7 @@ complete -c ntool -n '__ntool_at run-prefill 1 1' -r -F -a 'demo:shapes'
 
 # sample-image
 complete -c ntool -n '__ntool_at sample-image' -l output -s o -r -F -d 'Picture; - for standard output.'
-complete -c ntool -n '__ntool_at sample-image' -l prompt -x -d 'What to draw.'
+complete -c ntool -n '__ntool_at sample-image' -l prompt -x -d 'Text, put into the task\'s template.'
 complete -c ntool -n '__ntool_at sample-image' -l prompts -r -F -d 'JSON Lines of prompt, seed, size, output, ...; - for standard input.'
 complete -c ntool -n '__ntool_at sample-image' -l prefix -r -F -d 'Prefix file of the prompt.'
 complete -c ntool -n '__ntool_at sample-image' -l prefix-unconditional -r -F -d 'Prefix file of the empty prompt.'
@@ -185,12 +185,12 @@ complete -c ntool -n '__ntool_at sample-image' -l steps -x -d 'Euler steps.'
 complete -c ntool -n '__ntool_at sample-image' -l cfg -x -d 'Guidance scale; 1 and below: none.'
 complete -c ntool -n '__ntool_at sample-image' -l cfg-norm -x -a 'none global channel cfg_zero_star' -d 'none, global, channel or cfg_zero_star.'
 complete -c ntool -n '__ntool_at sample-image' -l cfg-interval -x -d 'Guidance only for t in this range.'
-complete -c ntool -n '__ntool_at sample-image' -l shift -x -d 'Timestep shift.'
-complete -c ntool -n '__ntool_at sample-image' -l t-eps -x -d 'Floor of 1 - t.'
+complete -c ntool -n '__ntool_at sample-image' -l shift -x -d 'Timestep shift; 1 is none.'
+complete -c ntool -n '__ntool_at sample-image' -l t-eps -x -d 'Floor of 1 - t in the velocity.'
 complete -c ntool -n '__ntool_at sample-image' -l seed -x -d 'Seed of the noise.'
 complete -c ntool -n '__ntool_at sample-image' -l count -x -d 'Pictures, with seeds in a row.'
 complete -c ntool -n '__ntool_at sample-image' -l rng -x -a 'portable' -d 'portable: the same noise on every machine.'
-complete -c ntool -n '__ntool_at sample-image' -l latent -r -F -d 'Start from its \'noise\' or \'z\'.'
+complete -c ntool -n '__ntool_at sample-image' -l latent -r -F -d 'Start from its tensor \'noise\' or \'z\'.'
 complete -c ntool -n '__ntool_at sample-image' -l save-latent -r -F -d 'Write the unit noise.'
 complete -c ntool -n '__ntool_at sample-image' -l trace -r -F -d 'Write z, t and v of all steps.'
 complete -c ntool -n '__ntool_at sample-image' -l sheet -r -F -d 'All pictures on one contact sheet.'

@@ -1,15 +1,19 @@
-"""Counts and verdicts over tensor headers: groups, summary, schema hash, comparison. No payload is read."""
+"""Counts over tensor headers: groups, totals, schema hash, estimates. No payload is read."""
 
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from math import prod
+from operator import itemgetter
 from typing import Any
 
 from .checkpoint.grouping import Key
 from .checkpoint.index import absent_numbers
 from .checkpoint.tensor import BITS, Problem, Tensor
+from .errors import UsageProblem
 
 FLOATS = frozenset(d for d in BITS if d[0] == "F" or d == "BF16")
 """Dtypes that `--as-dtype` estimates as converted; integers and complex numbers keep their size."""
@@ -46,11 +50,12 @@ class Tally:
     def __init__(self) -> None:
         self._dtypes: dict[str, list[int]] = {}
 
-    def add(self, dtype: str, params: int, nbytes: int) -> None:
+    def add(self, dtype: str, tensors: int, params: int, nbytes: int) -> None:
+        """Count `tensors` tensors of one dtype, with their elements and bytes together."""
         row = self._dtypes.get(dtype)
         if row is None:
             row = self._dtypes[dtype] = [0, 0, 0]
-        row[0] += 1
+        row[0] += tensors
         row[1] += params
         row[2] += nbytes
 
@@ -62,31 +67,53 @@ class Tally:
         return {**dict(zip(names, totals, strict=True)), "dtypes": dtypes}
 
 
+_ALIKE = itemgetter(1, 2, 5)
+"""dtype, shape and nbytes of a tensor: 150,000 tensors have a few dozen of these."""
+
+
 def groups(tensors: Iterable[Tensor], by: str, key: Key) -> list[dict[str, Any]]:
-    """Fields of `group` records, one a key, in order of first appearance. Their sums are the totals."""
+    """Fields of `group` records, one a key, in order of first appearance.
+
+    Each tensor is in one group, so the sums of all groups are the totals.
+    """
     tallies: dict[str, Tally] = {}
-    for t in tensors:
-        k = key(t)
-        tally = tallies.get(k)
-        if tally is None:
-            tally = tallies[k] = Tally()
-        tally.add(t.dtype, t.params, t.nbytes)
+    for (k, (dtype, shape, nbytes)), n in Counter((key(t), _ALIKE(t)) for t in tensors).items():
+        tallies.setdefault(k, Tally()).add(dtype, n, n * prod(shape), n * nbytes)
     return [{"by": by, "key": k, **tally.fields()} for k, tally in tallies.items()]
 
 
-def schema_hash(tensors: Iterable[Tensor]) -> str:
-    """SHA-256 (hex) over the lines `name TAB dtype TAB d0,d1,... LF` of all tensors, sorted by name.
+def totals(tensors: Iterable[Tensor]) -> dict[str, Any]:
+    """`tensors`, `params`, `nbytes` and `dtypes` of all tensors."""
+    tally = Tally()
+    for (dtype, shape, nbytes), n in Counter(map(_ALIKE, tensors)).items():
+        tally.add(dtype, n, n * prod(shape), n * nbytes)
+    return tally.fields()
 
-    Independent of shards, offsets and metadata. Names sort by code points; the third field of a scalar is
-    empty.
+
+def schema_hash(tensors: Iterable[Tensor]) -> str:
+    """SHA-256 (hex) over the lines `name TAB dtype TAB d0,d1,... LF` of all tensors.
+
+    Names sort by code points; the third field of a scalar is empty. Shards, offsets and metadata do
+    not enter.
     """
-    rows = sorted((t.name, t.dtype, ",".join(map(str, t.shape))) for t in tensors)
-    text = "".join(f"{name}\t{dtype}\t{shape}\n" for name, dtype, shape in rows)
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+    shapes: dict[tuple[int, ...], str] = {}
+    lines = []
+    for name, dtype, shape in sorted(map(itemgetter(0, 1, 2), tensors)):
+        text = shapes.get(shape)
+        if text is None:
+            text = shapes[shape] = ",".join(map(str, shape))
+        lines.append(f"{name}\t{dtype}\t{text}\n")
+    return hashlib.sha256("".join(lines).encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def estimate(tensors: Iterable[Tensor], dtype: str) -> int:
-    """Bytes of the tensors if all that are floating point were stored as `dtype`."""
+    """Bytes of the tensors if all that are floating point were stored as `dtype`.
+
+    Raises:
+        UsageProblem: not a dtype of the safetensors format.
+    """
+    if dtype not in BITS:
+        raise UsageProblem("--as-dtype", found=repr(dtype), expected=" ".join(BITS))
     bits = BITS[dtype]
     return sum((t.params * bits + 7) // 8 if t.dtype in FLOATS else t.nbytes for t in tensors)
 
@@ -100,11 +127,8 @@ def summary(
     as_dtypes: Iterable[str] = (),
 ) -> dict[str, Any]:
     """Fields of the `summary` record."""
-    total = Tally()
-    for t in counted.tensors:
-        total.add(t.dtype, t.params, t.nbytes)
     return {
-        **total.fields(),
+        **totals(counted.tensors),
         "files": len(counted.files),
         "files_absent_from_numbering": absent_numbers(counted.files),
         "missing": counted.missing,

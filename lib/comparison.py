@@ -71,7 +71,7 @@ def read_expected(path: str) -> dict[str, Any]:
 def unexpected(
     summary: dict[str, Any], expected: dict[str, Any], path: str = ""
 ) -> Iterator[Problem]:
-    """Fields in which a summary differs from what was expected of it. Fields not expected are free."""
+    """Fields in which a summary differs from what was expected; other fields are free."""
     for key, want in expected.items():
         name = f"{path}{key}"
         if key not in summary:

@@ -10,9 +10,11 @@ from typing import Any
 
 from .census import Counted
 from .checkpoint.config import layout_values
-from .checkpoint.tensor import Checkpoint, Problem, Tensor
+from .checkpoint.safetensors_header import MAX_HEADER
 from .checkpoint.source import open_checkpoint
+from .checkpoint.tensor import Checkpoint, Problem, Tensor
 from .errors import InputError
+from .records import Stream, dumps
 from .records import read as records_of_stream
 
 Record = dict[str, Any]
@@ -25,44 +27,86 @@ def wanted(name: str, include: Sequence[str] | None, exclude: Sequence[str] | No
     return not (exclude and any(fnmatchcase(name, g) for g in exclude))
 
 
-def records(
+def write_records(
+    stream: Stream,
     checkpoint: Checkpoint,
     *,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
     full: bool = False,
-) -> Iterator[tuple[str, Record]]:
-    """(kind, fields) of the records of a checkpoint: config, files, tensors, metadata, problems."""
+) -> None:
+    """Write the records of a checkpoint: config, files, tensors, metadata, problems.
+
+    Args:
+        include, exclude: patterns of tensor names.
+        full: long lists of the config in full.
+    """
     if checkpoint.config:
         values = layout_values(checkpoint.config, full)
-        yield "config", {"path": "config.json", "values": values, "sha256": checkpoint.config_hash}
-    if checkpoint.index is not None:
-        yield "file", {
-            "path": checkpoint.index["path"],
-            "nbytes": checkpoint.index["nbytes"],
-            "role": "index",
-            "sha256": checkpoint.index_hash,
-            "total_size": checkpoint.index["total_size"],
-        }
-    for path, nbytes in checkpoint.files.items():
-        yield "file", {"path": path, "nbytes": nbytes, "role": "tensors"}
-    for path, names in checkpoint.absent.items():
-        yield "file", {"path": path, "nbytes": None, "role": "absent", "tensors": names}
+        digest = checkpoint.config_hash
+        stream.write("config", path="config.json", values=values, sha256=digest)
+    stream.write_all("file", _files(checkpoint))
     orphans = frozenset(checkpoint.orphans)
-    for name, tensor in checkpoint.tensors.items():
-        if wanted(tensor.name, include, exclude):
-            fields = tensor.record()
-            if name in orphans:
-                fields["orphan"] = True
-            yield "tensor", fields
+    everything = not include and not exclude
+    chosen = (
+        (tensor, name in orphans)
+        for name, tensor in checkpoint.tensors.items()
+        if everything or wanted(tensor.name, include, exclude)
+    )
+    rows = ({**t.record(), **({"orphan": True} if o else {})} for t, o in chosen)
+    stream.write_lines("tensor", rows, _lines(chosen))
     for file, pairs in checkpoint.metadata.items():
         for key, value in pairs.items():
-            yield "metadata", {"file": file, "key": key, "value": value}
-    for problem in checkpoint.problems:
-        yield "problem", problem.record()
+            stream.write("metadata", file=file, key=key, value=value)
+    stream.write_all("problem", (p.record() for p in checkpoint.problems))
 
 
-def read(source: str, revision: str | None = None) -> Counted:
+def _files(checkpoint: Checkpoint) -> Iterator[Record]:
+    index = checkpoint.index
+    if index is not None:
+        yield {
+            "path": index["path"],
+            "nbytes": index["nbytes"],
+            "role": "index",
+            "sha256": checkpoint.index_hash,
+            "total_size": index["total_size"],
+        }
+    for path, nbytes in checkpoint.files.items():
+        yield {"path": path, "nbytes": nbytes, "role": "tensors"}
+    for path, names in checkpoint.absent.items():
+        yield {"path": path, "nbytes": None, "role": "absent", "tensors": names}
+
+
+def _lines(chosen: Iterable[tuple[Tensor, bool]]) -> Iterator[str]:
+    """`tensor` records as JSON, each the line that `dumps` makes of it.
+
+    A checkpoint has 150,000 tensors and a few dozen shapes and files: their text is made once.
+    Names that JSON or a terminal would need escaped take the general way.
+    """
+    shapes: dict[tuple[int, ...], tuple[str, int]] = {}
+    files: dict[str, str] = {}
+    for t, orphan in chosen:
+        name, dtype, shape, file, offset, nbytes, component, role = t
+        if orphan or component or role or not name.isascii() or not name.isprintable():
+            yield dumps({"kind": "tensor", **t.record(), **({"orphan": True} if orphan else {})})
+            continue
+        if '"' in name or "\\" in name:
+            name = dumps({"": name})[5:-2]
+        text, params = shapes.get(shape, ("", 0))
+        if not text:
+            text = f"[{','.join(map(str, shape))}]"
+            params = t.params
+            shapes[shape] = text, params
+        quoted = files.get(file)
+        if quoted is None:
+            quoted = files[file] = dumps({"": file})[4:-1]
+        yield (
+            f'{{"kind":"tensor","name":"{name}","dtype":"{dtype}","shape":{text},"file":{quoted},'
+            f'"offset":{offset},"nbytes":{nbytes},"params":{params}}}'
+        )
+
+
+def read(source: str, max_header: int = MAX_HEADER) -> Counted:
     """What a SOURCE holds, or the record streams on standard input for `-`.
 
     Raises:
@@ -70,7 +114,7 @@ def read(source: str, revision: str | None = None) -> Counted:
         SourceNotFound, Unsupported: as `open_checkpoint`.
     """
     if source != "-":
-        return counted(open_checkpoint(source, revision=revision))
+        return counted(open_checkpoint(source, max_header=max_header))
     lines = io.TextIOWrapper(sys.stdin.buffer, encoding="utf-8", newline="\n")
     return counted_records(records_of_stream(lines))
 
@@ -94,9 +138,11 @@ def counted(checkpoint: Checkpoint) -> Counted:
 
 
 def counted_records(lines: Iterable[Record]) -> Counted:
-    """Record streams, checked and whole (`records.read`), summed. Unknown kinds and fields are skipped.
+    """Record streams, checked and whole (`records.read`), summed.
 
-    What belongs to one checkpoint (hashes, config) stays only if one stream gives it, or all the same.
+    Unknown kinds and fields are skipped.
+    What belongs to one checkpoint (hashes, config) stays only if one stream gives it, or all the
+    same.
 
     Raises:
         InputError: a `tensor` or `problem` record lacks a field or has one of a wrong type.
@@ -157,12 +203,18 @@ def _tensor(record: Record) -> Tensor:
     if not isinstance(name, str):
         raise InputError("tensor record: 'name'", found=repr(name)[:40], expected="a string")
     if not isinstance(dtype, str):
-        raise InputError(f"tensor record '{name}': 'dtype'", found=repr(dtype)[:40], expected="a string")
+        raise InputError(
+            f"tensor record '{name}': 'dtype'", found=repr(dtype)[:40], expected="a string"
+        )
     if not isinstance(shape, list) or not all(map(_count, shape)):
         found = repr(shape)[:40]
-        raise InputError(f"tensor record '{name}': 'shape'", found=found, expected="a list of sizes")
-    if not _count(nbytes):
-        raise InputError(f"tensor record '{name}': 'nbytes'", found=repr(nbytes)[:40], expected="a size")
+        raise InputError(
+            f"tensor record '{name}': 'shape'", found=found, expected="a list of sizes"
+        )
+    if not isinstance(nbytes, int) or not _count(nbytes):
+        raise InputError(
+            f"tensor record '{name}': 'nbytes'", found=repr(nbytes)[:40], expected="a size"
+        )
     return Tensor(
         name,
         dtype,

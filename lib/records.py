@@ -94,6 +94,20 @@ class Stream:
         self.count += 1
         self._sink.record({"kind": kind, **fields})
 
+    def write_lines(self, kind: str, rows: Iterable[Record], lines: Iterable[str]) -> None:
+        """Write many records that the caller can spell as JSON faster than `dumps` can.
+
+        Args:
+            rows: fields of the records, for sinks that need them.
+            lines: the same records, each as the line that `dumps` makes of it. Only one of the two
+                is consumed.
+        """
+        raw = getattr(self._sink, "lines", None)
+        if raw is None:
+            self.write_all(kind, rows)
+        else:
+            self.count += raw(lines)
+
     def write_all(self, kind: str, rows: Iterable[Record]) -> None:
         """Write many records of one kind."""
         for row in rows:

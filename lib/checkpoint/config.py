@@ -13,7 +13,7 @@ from .tensor import Problem
 MAX_CONFIG = 16_000_000
 """Largest config that is read, bytes."""
 MAX_LISTED = 64
-"""Longest list of a config that a record repeats in full; longer ones are told by type, length and head."""
+"""Longest list of a config that a record repeats; of longer ones it tells length and head."""
 
 _LAYOUT = re.compile(
     r"""architectures | model_type | (?:torch_)?dtype | template | tie_word_embeddings
@@ -63,7 +63,7 @@ def _parse(raw: bytes, file: str, problems: list[Problem]) -> dict[str, Any]:
 
 
 def layout_values(config: dict[str, Any], full: bool = False) -> dict[str, Any]:
-    """The values of a config that decide names, shapes and dtypes of tensors: sizes, counts, quantisation.
+    """The values of a config that decide names, shapes and dtypes of tensors.
 
     Args:
         full: repeat long lists (the skip list of a quantised checkpoint) in full.
@@ -90,8 +90,9 @@ def _shorten(value: Any) -> Any:
 
 
 def tied(config: dict[str, Any]) -> bool | None:
-    """Whether the output head shares the matrix of the embedding; the language model's own flag wins.
+    """Whether the output head shares the matrix of the embedding.
 
+    The language model's own flag overrides that of the whole.
     None when the config does not say.
     """
     inner = [v for k, v in config.items() if k in ("llm_config", "text_config", "language_config")]

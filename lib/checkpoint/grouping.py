@@ -1,4 +1,4 @@
-"""Keys under which tensors are counted together: by dtype, layer, prefix, family, or rules of a file."""
+"""Keys under which tensors are counted together: dtype, layer, prefix, family, rules of a file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .tensor import Tensor
 
 Key = Callable[[Tensor], str]
 Rules = Sequence[tuple[str, str]]
-"""(group, regular expression) pairs; a tensor belongs to the first whose expression is found in its name."""
+"""(group, regular expression) pairs; the first whose expression is found in the name counts."""
 
 OTHER = "other"
 MAX_RULES = 1_000_000
@@ -57,7 +57,7 @@ def _shape(tensor: Tensor) -> str:
 
 
 def _role(tensor: Tensor) -> str:
-    """The role in a graph; in a checkpoint the last part of the name: weight, bias, weight_scale_inv."""
+    """The role in a graph; in a checkpoint the last part of the name: weight, bias, ..."""
     return tensor.role or tensor.name.rpartition(".")[2]
 
 
@@ -66,13 +66,15 @@ def key_for(by: str, family: Rules | None, components: Rules | None) -> Key:
 
     Args:
         by: one of KEYS; `prefix` may be followed by `:DEPTH`, the number of dotted parts.
-        family, components: rules of the recognised family, if there is one. Without it, `family` and
-            `component` count by the first part of the name.
+        family, components: rules of the recognised family, if there is one. Without it, `family`
+            and `component` count by the first part of the name.
     Raises:
         UsageProblem: not one of them.
     """
     kind, colon, depth = by.partition(":")
-    if kind not in KEYS or (colon and (kind != "prefix" or not re.fullmatch(r"[1-9]\d{0,2}", depth))):
+    if kind not in KEYS or (
+        colon and (kind != "prefix" or not re.fullmatch(r"[1-9]\d{0,2}", depth))
+    ):
         raise UsageProblem("--by", found=repr(by), expected=", ".join(KEYS) + " or prefix:DEPTH")
     if kind == "prefix":
         return _prefix(int(depth or 1))
@@ -113,12 +115,14 @@ def read_rules(path: str) -> list[tuple[str, str]]:
             and isinstance(row.get("pattern"), str)
         ):
             found = json.dumps(row, default=repr)[:60]
-            raise InputError(f"{path}: rule {number}", found=found, expected="{name, pattern}, strings")
+            raise InputError(
+                f"{path}: rule {number}", found=found, expected="{name, pattern}, strings"
+            )
         try:
             re.compile(row["pattern"])
         except re.error as e:
             raise InputError(
-                f"{path}: rule {number}: pattern {row['pattern']!r} is not a regular expression ({e})",
+                f"{path}: rule {number}: pattern {row['pattern']!r}: no regular expression ({e})",
                 hint="a prefix is '^vision_model', a part of a name is '_mot_gen'",
             ) from e
         rules.append((row["name"], row["pattern"]))

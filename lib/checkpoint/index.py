@@ -1,7 +1,7 @@
 """`*.safetensors.index.json`: which file holds which tensor; and where such file names may lead.
 
-The index of a downloaded checkpoint is as untrusted as the rest of it: a `weight_map` value may name
-/etc/passwd. Names are judged by their grammar first and by where they really lead second.
+The index of a downloaded checkpoint is as untrusted as the rest of it: a `weight_map` value may
+name /etc/passwd. Names are judged by their grammar first and by where they really lead second.
 """
 
 from __future__ import annotations
@@ -81,6 +81,17 @@ def _parse(raw: bytes, file: str, problems: list[Problem]) -> tuple[dict[str, st
         found = "none" if "weight_map" not in value else type(weight_map).__name__
         bad(f"weight_map: found {found}, expected an object of strings")
         return {}, None
+    total = _total_size(value.get("metadata"), file, problems)
+    sound = (
+        set(map(type, weight_map.values())) <= {str}
+        and not any(map(path_fault, dict.fromkeys(weight_map.values())))
+        and not any(map(strict_json.has_lone_surrogate, weight_map))
+    )
+    return (weight_map if sound else _sound_entries(weight_map, bad)), total
+
+
+def _sound_entries(weight_map: dict[str, Any], bad: Any) -> dict[str, str]:
+    """The entries of a `weight_map` that can be used; `bad` is told of each of the others."""
     verdicts: dict[str, str | None] = {}
     sound: dict[str, str] = {}
     for name, target in weight_map.items():
@@ -93,10 +104,10 @@ def _parse(raw: bytes, file: str, problems: list[Problem]) -> tuple[dict[str, st
                 bad(f"weight_map: file name '{target}' {verdicts[target]}", name, "path-escape")
         if verdicts[target] is None:
             sound[name] = target
-    name = strict_json.first_lone_surrogate(weight_map)
-    if name is not None:
-        bad("weight_map: a name holds a lone surrogate", name)
-    return sound, _total_size(value.get("metadata"), file, problems)
+    broken = strict_json.first_lone_surrogate(weight_map)
+    if broken is not None:
+        bad("weight_map: a name holds a lone surrogate", broken)
+    return sound
 
 
 def _total_size(metadata: Any, file: str, problems: list[Problem]) -> int | None:
@@ -144,7 +155,8 @@ def contained(root: str, relative: str) -> tuple[str, Problem | None]:
     """Where `root/relative` really is, and a problem if that is outside of what may be read.
 
     Allowed are the folder `root` itself and, for a snapshot in a Hub cache
-    (`models--*/snapshots/COMMIT`), the `blobs` folder of the same repository, to which its links lead.
+    (`models--*/snapshots/COMMIT`), the `blobs` folder of the same repository, to which its links
+    lead.
 
     Args:
         root: absolute path of the model folder.
@@ -158,7 +170,9 @@ def contained(root: str, relative: str) -> tuple[str, Problem | None]:
         real = os.path.realpath(path)
         exists = os.path.lexists(real)
     except (OSError, ValueError) as e:
-        return path, Problem("missing-shard", f"cannot be resolved: {e}", file=relative, malformed=True)
+        return path, Problem(
+            "missing-shard", f"cannot be resolved: {e}", file=relative, malformed=True
+        )
     allowed = [base]
     snapshot = _SNAPSHOT.match(base)
     if snapshot:
@@ -167,6 +181,9 @@ def contained(root: str, relative: str) -> tuple[str, Problem | None]:
         where = " and its Hub cache blobs" if snapshot else ""
         message = f"leads outside the model folder{where}: found {real}"
         return real, Problem("path-escape", message, file=relative, malformed=True)
+    if os.path.islink(real):  # what realpath leaves of a loop
+        message = f"a link that leads nowhere: to {os.readlink(real)}"
+        return real, Problem("missing-shard", message, file=relative, malformed=True)
     if not exists:
         if os.path.islink(path):
             message = f"a dangling link (an unfinished or pruned download): to {os.readlink(path)}"

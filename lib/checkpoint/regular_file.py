@@ -113,6 +113,12 @@ def read_all(path: str, name: str, limit: int) -> bytes:
         return raw
 
 
+def read_file(path: str, limit: int) -> bytes:
+    """`read_all` of a path that the user named or that lies in a folder the user named: links are
+    followed, the message calls the file by its path."""
+    return read_all(os.path.realpath(path), path, limit)
+
+
 def _require_regular(status: os.stat_result, name: str) -> None:
     if not stat.S_ISREG(status.st_mode):
         kind = _KINDS.get(stat.S_IFMT(status.st_mode), "not a file")

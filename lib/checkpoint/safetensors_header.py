@@ -1,8 +1,9 @@
 """Strict reader of safetensors headers; payload bytes are never read. Standard library only.
 
-A file is: 8 bytes, the header's length N as a little-endian unsigned integer; N bytes of JSON, an object
-that maps tensor names to {"dtype", "shape", "data_offsets": [begin, end]} and may be padded with spaces;
-then the payloads, without holes or overlaps, to the end of the file. (The format's README, "Format".)
+A file is: 8 bytes, the header's length N as a little-endian unsigned integer; N bytes of JSON, an
+object that maps tensor names to {"dtype", "shape", "data_offsets": [begin, end]} and may be padded
+with spaces; then the payloads, without holes or overlaps, to the end of the file. (The format's
+README, "Format".)
 
 The official reader accepts duplicate names and leading spaces; this one refuses all that the README
 excludes, says what was found instead, and still lists the tensors that are sound.
@@ -10,14 +11,11 @@ excludes, says what was found instead, and still lists the tensors that are soun
 
 from __future__ import annotations
 
-import gc
 import struct
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..errors import InputError, NtoolError, SourceNotFound
+from ..errors import NtoolError, SourceNotFound
 from . import header_entries, strict_json
 from .regular_file import NotRegular, open_regular
 from .sniff import what_is
@@ -53,7 +51,7 @@ class Header:
     bytes_read: int = 0
 
     def broken(self, code: str, message: str, name: str | None = None) -> None:
-        """Note that the file breaks its format. After MAX_PROBLEMS the rest is only counted as "more"."""
+        """Note that the file breaks its format; after MAX_PROBLEMS only that there are more."""
         if len(self.problems) < MAX_PROBLEMS:
             self.problems.append(Problem(code, message, file=self.file, name=name, malformed=True))
         elif len(self.problems) == MAX_PROBLEMS:
@@ -120,7 +118,9 @@ def _length(header: Header, prefix: bytes, max_header: int, start: Any) -> int |
         elif kind:
             header.broken("not-safetensors", f"not a safetensors file: it is {kind}")
         else:
-            message = f"ends inside the length of its header: found {size} bytes, expected at least 10"
+            message = (
+                f"ends inside the length of its header: found {size} bytes, expected at least 10"
+            )
             header.broken("truncated", message)
         return None
     length: int = struct.unpack("<Q", prefix)[0]
@@ -141,23 +141,10 @@ def _length(header: Header, prefix: bytes, max_header: int, start: Any) -> int |
         )
         header.broken("not-safetensors", message)
     else:
-        message = (
-            f"header length: found {length}, expected at most {max_header} bytes (raise --max-header)"
-        )
+        expected = f"at most {max_header} bytes (raise --max-header)"
+        message = f"header length: found {length}, expected {expected}"
         header.broken("header-too-large", message)
     return None
-
-
-@contextmanager
-def _no_collector() -> Iterator[None]:
-    """Without the cyclic garbage collector: a million small dicts make it walk for seconds, in vain."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 def _fill(header: Header, raw: bytes, length: int, start: Any) -> None:
@@ -184,18 +171,6 @@ def _fill(header: Header, raw: bytes, length: int, start: Any) -> None:
             message = f"header padding: found byte 0x{text[-1]:02x}, expected spaces (0x20)"
             header.broken("bad-header", message)
             text = kept
-    with _no_collector():
+    with strict_json.no_collector():
         if not header_entries.fill_sound(header, text, 8 + length):
             header_entries.fill_with_findings(header, text, 8 + length)
-
-
-def require_sound(header: Header) -> None:
-    """Raise on the first error of a header.
-
-    Raises:
-        InputError: the file breaks its format.
-    """
-    for problem in header.problems:
-        if problem.severity == "error":
-            where = f"{header.file}: tensor '{problem.name}'" if problem.name else header.file
-            raise InputError(f"{where}: {problem.message}")

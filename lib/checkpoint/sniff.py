@@ -1,9 +1,12 @@
-"""What a file really is, told from its first bytes: for the message when it is not what its name says."""
+"""What a file really is, told from its first bytes, when it is not what its name says."""
 
 from __future__ import annotations
 
 _MAGIC: tuple[tuple[bytes, str], ...] = (
-    (b"version https://git-lfs.github.com/spec", "a Git LFS pointer (the file itself was not fetched)"),
+    (
+        b"version https://git-lfs.github.com/spec",
+        "a Git LFS pointer (the file itself was not fetched)",
+    ),
     (b"PK\x03\x04", "a zip archive (a torch pickle checkpoint is one)"),
     (b"PK\x05\x06", "an empty zip archive"),
     (b"GGUF", "a GGUF file"),

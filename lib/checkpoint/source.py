@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import replace
 from typing import Any
 
 from .. import demo
@@ -12,12 +11,10 @@ from ..errors import InputError, NtoolError, SourceNotFound, Unsupported, UsageP
 from .config import read_config
 from .index import Index, contained, read_index
 from .safetensors_header import MAX_HEADER, Header, read_header
-from .strict_json import read_object
+from .strict_json import no_collector
 from .tensor import Checkpoint, Problem
 
 INDEX = "model.safetensors.index.json"
-GENERATION = "generation_config.json"
-MAX_GENERATION = 16 << 20
 _HUB = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(@[^/]+)?")
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _NAMES_SHOWN = 8
@@ -33,8 +30,8 @@ def open_checkpoint(
     """Headers of a local checkpoint; what is wrong with its files is in `problems`, not raised.
 
     Args:
-        source: a `.safetensors` file, a `*.index.json`, a folder of either (also a snapshot in a Hub
-            cache or a package of `export-component`), or `demo:shapes`.
+        source: a `.safetensors` file, a `*.index.json`, a folder of either (also a snapshot in a
+            Hub cache or a package of `export-component`), or `demo:shapes`.
         revision: for sources on the Hub.
         max_header: largest safetensors header that is read, bytes.
         use_index: False lists the files of the folder and ignores its index.
@@ -47,12 +44,13 @@ def open_checkpoint(
     if revision is not None:
         raise UsageProblem(f"{source}: --revision is for sources on the Hub")
     reader = _Reader(Checkpoint(source=source, root=path), max_header)
-    if not os.path.isdir(path):
-        reader.file(path)
-    elif use_index and (index := _find_index(path, source)):
-        reader.indexed(index)
-    else:
-        reader.folder(use_index)
+    with no_collector():
+        if not os.path.isdir(path):
+            reader.file(path)
+        elif use_index and (index := _find_index(path, source)):
+            reader.indexed(index)
+        else:
+            reader.folder()
     return reader.checkpoint
 
 
@@ -137,11 +135,15 @@ class _Reader:
         if index is not None:
             checkpoint.bytes_read += index.nbytes
             checkpoint.index_hash = index.sha256
-            checkpoint.index = {"path": name, "nbytes": index.nbytes, "weight_map": index.weight_map}
+            checkpoint.index = {
+                "path": name,
+                "nbytes": index.nbytes,
+                "weight_map": index.weight_map,
+            }
             checkpoint.index["total_size"] = index.total_size
             checkpoint.problems += index.problems
         if index is None or (index.problems and not index.weight_map):
-            self.folder(True)
+            self.folder()
             return
         self._config()
         missing_files = set()
@@ -150,7 +152,7 @@ class _Reader:
                 missing_files.add(file)
         self._compare(index, missing_files)
 
-    def folder(self, use_index: bool) -> None:
+    def folder(self) -> None:
         """All `.safetensors` files of a folder, or of the component folders of a package."""
         checkpoint = self.checkpoint
         names = sorted(os.listdir(checkpoint.root))
@@ -183,21 +185,21 @@ class _Reader:
         return found
 
     def _config(self) -> None:
+        """`config.json` and `generation_config.json`, where they are."""
         checkpoint = self.checkpoint
-        if not os.path.lexists(os.path.join(checkpoint.root, "config.json")):
-            return
-        read = self._metadata_file("config.json", lambda real: read_config(real, "config.json"))
-        if read is not None:
-            checkpoint.config, checkpoint.config_hash, nbytes, problems = read
+        for name in ("config.json", "generation_config.json"):
+            if not os.path.lexists(os.path.join(checkpoint.root, name)):
+                continue
+            read = self._metadata_file(name, lambda real, name=name: read_config(real, name))
+            if read is None:
+                continue
+            values, digest, nbytes, problems = read
             checkpoint.bytes_read += nbytes
             checkpoint.problems += problems
-        if os.path.lexists(os.path.join(checkpoint.root, GENERATION)):
-            checkpoint.generation_config = (
-                self._metadata_file(
-                    GENERATION, lambda real: read_object(real, GENERATION, MAX_GENERATION)
-                )
-                or {}
-            )
+            if name == "config.json":
+                checkpoint.config, checkpoint.config_hash = values, digest
+            else:
+                checkpoint.generation_config = values
 
     def _metadata_file(self, name: str, read: Any) -> Any:
         """The result of `read(real path)`, or None with the reason in `problems`."""
@@ -234,10 +236,11 @@ class _Reader:
         tensors = {t.name: t for t in header.tensors}
         if component is not None:
             tensors = {
-                f"{component}/{n}": replace(t, component=component) for n, t in tensors.items()
+                f"{component}/{n}": t._replace(component=component) for n, t in tensors.items()
             }
-        again = checkpoint.tensors.keys() & tensors.keys()
-        for name in sorted(again):
+        for name in [] if checkpoint.tensors.keys().isdisjoint(tensors) else list(tensors):
+            if name not in checkpoint.tensors:
+                continue
             homes = self._homes.setdefault(name, [checkpoint.tensors[name].file])
             homes.append(header.file)
             if (checkpoint.index or {}).get("weight_map", {}).get(name) != header.file:
@@ -252,7 +255,7 @@ class _Reader:
             )
 
     def _compare(self, index: Index, missing_files: set[str]) -> None:
-        """Index against headers: tensors that are named and absent, present and not named, elsewhere."""
+        """Index against headers: tensors named and absent, present and not named, elsewhere."""
         checkpoint = self.checkpoint
         tensors, problems = checkpoint.tensors, checkpoint.problems
         self._duplicates()
@@ -270,7 +273,9 @@ class _Reader:
                 message = f"the index says {file}, but it is in {tensor.file}"
                 problems.append(Problem("misplaced-tensor", message, file=file, name=name))
         orphans: dict[str, list[str]] = {}
-        for name in tensors.keys() - index.weight_map.keys():
+        accounted = len(tensors) + len(checkpoint.missing)
+        unnamed = self._unsound or self._nameless or accounted != len(index.weight_map)
+        for name in tensors.keys() - index.weight_map.keys() if unnamed else ():
             orphans.setdefault(tensors[name].file, []).append(name)
         for names in orphans.values():
             names.sort()
@@ -283,7 +288,7 @@ class _Reader:
         self._total(index)
 
     def _unlisted(self, index: Index) -> None:
-        """Files beside the shards that the index does not name: information, they are not shards."""
+        """Files that the index does not name: information, they are not shards."""
         listed = set(index.files)
         for name in sorted(os.listdir(self.checkpoint.root)):
             if name.endswith(".safetensors") and name not in listed:

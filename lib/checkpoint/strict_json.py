@@ -1,25 +1,27 @@
 """JSON from untrusted files: bounded, UTF-8, no duplicate keys, no deep nesting, no surprises.
 
-The standard parser accepts more than JSON (NaN, duplicate keys, lone surrogates) and fails in its own
-ways on what it does not accept (RecursionError, ValueError beyond 4,300 digits). Here all of it ends as a
-list of `Fault`, and a value where one could be made.
+The standard parser accepts more than JSON (NaN, duplicate keys, lone surrogates) and fails in its
+own ways on what it does not accept (RecursionError, ValueError beyond 4,300 digits). Here all of it
+ends as a list of `Fault`, and a value where one could be made.
 """
 
 from __future__ import annotations
 
+import gc
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from ..errors import InputError
-from .regular_file import read_all
+from .regular_file import read_file
 
 MAX_DEPTH = 64
 """Nesting of arrays and objects. A safetensors header has 3, an index 2, known configs below 10."""
 MAX_INTEGER = 2**63 - 1
-"""Largest integer that is taken from a file; more would not fit the int64 of the tools that follow."""
+"""Largest integer that is taken from a file: what int64 holds."""
 MAX_FAULTS = 10_000
 """Faults that are kept of one text; a text made to be wrong could have millions."""
 
@@ -54,8 +56,22 @@ class NotANumber:
         return self.text
 
 
+@contextmanager
+def no_collector() -> Iterator[None]:
+    """Without the cyclic collector: a million small dicts make it walk for seconds, in vain."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
 def deeper_than(raw: bytes, limit: int) -> bool:
     """Whether arrays and objects nest deeper than `limit`; brackets inside strings do not count."""
+    if raw.count(b"[") + raw.count(b"{") <= limit:
+        return False
     depth = 0
     for match in _STRING_OR_BRACKET.finditer(raw):
         c = raw[match.start()]
@@ -156,9 +172,9 @@ def load_object(raw: bytes, name: str) -> dict[str, Any]:
     return value
 
 
-def read_object(path: str, name: str, limit: int) -> dict[str, Any]:
+def read_object(path: str, limit: int, name: str | None = None) -> dict[str, Any]:
     """The JSON object in a regular file of at most `limit` bytes; raises as `load_object` does."""
-    return load_object(read_all(path, name, limit), name)
+    return load_object(read_file(path, limit), name or path)
 
 
 def first_lone_surrogate(texts: Iterable[str]) -> str | None:

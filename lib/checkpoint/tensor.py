@@ -6,7 +6,7 @@ import math
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..errors import InputError, SourceNotFound
 
@@ -19,9 +19,11 @@ BITS: dict[str, int] = {
 """Bits of one element for each dtype name of the safetensors format (its README and Dtype enum)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Tensor:
+class Tensor(NamedTuple):
     """One tensor of a checkpoint; its payload is a byte range of a file and is not read.
+
+    A tuple, because a checkpoint may have a million of them and a frozen dataclass takes five times
+    as long to make.
 
     Attributes:
         name: full name, as stored.
@@ -98,19 +100,29 @@ class Problem:
 
 
 def exit_code(problems: list[Problem]) -> int:
-    """0 without errors, 1 for differences in sound files, 3 when a file is malformed (docs/exit-codes.md)."""
+    """0 without errors, 1 for differences in sound files, 3 when a file is malformed
+    (docs/exit-codes.md).
+    """
     errors = [p for p in problems if p.severity == "error"]
     return 3 if any(p.malformed for p in errors) else 1 if errors else 0
 
 
-def first_error(problems: list[Problem]) -> str | None:
-    """One line for the worst of the problems: file, tensor, what; and how many others there are."""
-    errors = [p for p in problems if p.severity == "error"]
-    if not errors:
+def first_of(problems: list[Problem], severity: str, source: str) -> str | None:
+    """One line for the worst problem of a severity, and how many others there are.
+
+    Args:
+        source: what the user named; it begins the line and is not said twice.
+    """
+    chosen = [p for p in problems if p.severity == severity]
+    if not chosen:
         return None
-    worst = next((p for p in errors if p.malformed), errors[0])
-    where = [w for w in (worst.file, f"tensor '{worst.name}'" if worst.name else None) if w]
-    more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
+    worst = next((p for p in chosen if p.malformed), chosen[0])
+    where = [source]
+    if worst.file and os.path.basename(source) != worst.file:
+        where.append(worst.file)
+    if worst.name and worst.code != "unexpected":
+        where.append(f"tensor '{worst.name}'")
+    more = f" (and {len(chosen) - 1} more)" if len(chosen) > 1 else ""
     return ": ".join([*where, worst.message]) + more
 
 
@@ -122,16 +134,18 @@ class Checkpoint:
         source: as the user wrote it.
         root: absolute folder that `Tensor.file` is relative to.
         revision: commit on the Hub, or None.
-        tensors: by name; file order of the index, then offset order in a file. In a package the key is
-            COMPONENT/NAME, because two components may hold a tensor of one name.
+        tensors: by name; file order of the index, then offset order in a file. In a package the key
+            is COMPONENT/NAME, because two components may hold a tensor of one name.
         files: size in bytes of each file of tensors.
         metadata: `__metadata__` of each file of tensors.
         problems: everything found wrong, in order.
-        config, generation_config: `config.json`, `generation_config.json`, or {} without one.
         index: {path, weight_map, total_size}, or None without an index.
         missing: names that the index gives and no sound header has.
-        absent: {file that the index names and that is not there: names of the tensors it should hold}.
+        absent: {file that the index names and that is not there: names of the tensors it should
+            hold}.
         orphans: names that headers have and the index does not give.
+        config, generation_config: `config.json`, `generation_config.json`, or {} without one.
+        requested_revision: as the user wrote it, or None.
         index_hash, config_hash: SHA-256 (hex) of the bytes of the index and config file, or None.
         bytes_read, requests: what reading the headers cost.
     """
@@ -192,7 +206,7 @@ class Checkpoint:
                 yield piece
 
     def refuse_if_broken(self) -> None:
-        """Raise on the first error-severity problem: converting from a broken checkpoint loses data.
+        """Raise on the first error: converting from a broken checkpoint loses data.
 
         Raises:
             InputError: the first malformed file, else the first difference.

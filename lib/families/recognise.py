@@ -45,7 +45,8 @@ def completeness(
 ) -> tuple[dict[str, bool] | None, list[Problem]]:
     """For each component whether every tensor that the config demands is there.
 
-    None without a family or config, or when the config does not say what is demanded: a warning tells.
+    None without a family or config, or when the config does not say what is demanded: a warning
+        tells.
     """
     if not family or not config:
         return None, []
@@ -53,7 +54,7 @@ def completeness(
         demanded = _module(family, "inventory").expected(config)
     except InputError as e:
         message = f"components not judged: {e.message}"
-        return None, [Problem("config-value", message, severity="warning", file="config.json")]
+        return None, [Problem("config-value", message, severity="info", file="config.json")]
     return {c: all(name in names for name in shapes) for c, shapes in demanded.items()}, []
 
 

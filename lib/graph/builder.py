@@ -1,12 +1,13 @@
 """A typed builder of ONNX graphs: every node is checked and its types inferred as it is added.
 
-A wrong graph therefore fails at the line that wrote it, with its layer path, and not in a checker run
-over thousands of nodes afterwards. Scopes spell checkpoint names, so parameters need no table of renames.
+A wrong graph therefore fails at the line that wrote it, with its layer path, and not in a checker
+run over thousands of nodes afterwards. Scopes spell checkpoint names, so parameters need no table
+of renames.
 
     g = Graph("decoder", weights)
     x = g.input("x", FLOAT, ["batch", 64])
-    y = g.at("layers.3").linear(x, "mlp.gate_proj", 96)     # parameter layers.3.mlp.gate_proj.weight
-    g.output("y", y)
+    y = g.at("layers.3").linear(x, "mlp.gate_proj", 96)     # parameter
+    layers.3.mlp.gate_proj.weight g.output("y", y)
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ Shape = tuple[Dim, ...]
 
 @dataclass(frozen=True)
 class Value:
-    """A tensor in the graph: its name, ONNX element type, and shape (None: a dimension not known)."""
+    """A tensor in the graph: its name, ONNX element type, and shape (None: a dimension not
+    known)."""
 
     name: str
     dtype: int
@@ -43,7 +45,8 @@ class GraphError(Exception):
 
 
 class WeightSource(Protocol):
-    """Where parameters come from; `claim` is told each name, shape and element type that a graph uses."""
+    """Where parameters come from; `claim` is told each name, shape and element type that a graph
+    uses."""
 
     def claim(self, name: str, shape: tuple[int, ...], dtype: int) -> str: ...
 
@@ -52,12 +55,14 @@ class Graph:
     """A graph (or a body of If, Loop, Scan) under construction, seen from one scope.
 
     `at(scope)` gives the same graph with a longer scope. Attribute access adds a node:
-    `g.MatMul(a, b)`, `g.Split(x, axis=-1, num_outputs=2, outputs=2)`. Inputs may be Values, None (an
-    optional input left out), NumPy arrays, integers or lists of integers (int64 constants) and floats
-    (constants of the first Value's element type).
+    `g.MatMul(a, b)`, `g.Split(x, axis=-1, num_outputs=2, outputs=2)`. Inputs may be Values, None
+    (an optional input left out), NumPy arrays, integers or lists of integers (int64 constants) and
+    floats (constants of the first Value's element type).
     """
 
-    def __init__(self, name: str, weights: WeightSource | None = None, *, opset: int = OPSET) -> None:
+    def __init__(
+        self, name: str, weights: WeightSource | None = None, *, opset: int = OPSET
+    ) -> None:
         self.name, self.opset, self.scope = name, opset, ""
         self.weights = weights
         self.root: Graph = self
@@ -77,7 +82,8 @@ class Graph:
         return view
 
     def body(self, name: str) -> Graph:
-        """An empty graph for an attribute of If, Loop or Scan. It may use every value of this graph."""
+        """An empty graph for an attribute of If, Loop or Scan. It may use every value of this
+        graph."""
         child = Graph(name, self.weights, opset=self.opset)
         child.root, child.scope, child._names = self.root, self.scope, self._names
         child._constants = {}
@@ -142,11 +148,11 @@ class Graph:
 
         Args:
             name: name of the (first) output; by default made from scope and operator.
-            shape: what the author knows of the output's shape. It fills in dimensions that inference
-                leaves open and must agree with those it finds.
+            shape: what the author knows of the output's shape. It fills in dimensions that
+                inference leaves open and must agree with those it finds.
         Raises:
-            GraphError: unknown operator or attribute, wrong types, a rank or dimension that contradicts
-                `shape`.
+            GraphError: unknown operator or attribute, wrong types, a rank or dimension that
+                contradicts `shape`.
         """
         path = self.scope + op_type
         values = [self._value(v, inputs, path) for v in inputs]
@@ -173,13 +179,16 @@ class Graph:
         return result[0] if outputs == 1 else tuple(result)
 
     def linear(self, x: Value, name: str, out: int, bias: bool = False) -> Value:
-        """x W^T + b on a 2-D x [N, in] -> [N, out], as Gemm on the checkpoint's own [out, in] matrix.
+        """x W^T + b on a 2-D x [N, in] -> [N, out], as Gemm on the checkpoint's own [out, in]
+        matrix.
 
         No transposed copy is made, on disk or in memory (docs/architecture.md, "Linear layers").
         """
         inner = x.shape[-1]
         if len(x.shape) != 2 or not isinstance(inner, int):
-            raise GraphError(f"{self.name}: {self.scope}{name}: linear wants [N, in], got {x.shape}")
+            raise GraphError(
+                f"{self.name}: {self.scope}{name}: linear wants [N, in], got {x.shape}"
+            )
         weights = [self.parameter(f"{name}.weight", [out, inner], x.dtype)]
         if bias:
             weights.append(self.parameter(f"{name}.bias", [out], x.dtype))
@@ -298,18 +307,25 @@ def _merge(found: Shape | None, declared: Sequence[Dim] | None, path: str) -> Sh
     if declared is None or found is None:
         return tuple(declared if found is None else found)  # type: ignore[arg-type]
     agree = len(found) == len(declared) and all(
-        f == d or d is None or f is None or (isinstance(f, str) and isinstance(d, str))
-        for f, d in zip(found, declared, strict=True)
+        f == d or f is None or not isinstance(d, int) for f, d in zip(found, declared, strict=True)
     )
     if not agree:
         raise GraphError(f"{path}: inferred shape {list(found)}, declared {list(declared)}")
-    return tuple(d if d is not None else f for f, d in zip(found, declared, strict=True))
+    # a name serves a dimension that inference leaves open or names itself; a number that it finds
+    # stays
+    return tuple(
+        f if isinstance(f, int) or d is None else d for f, d in zip(found, declared, strict=True)
+    )
 
 
 def _body_types(
-    op_type: str, values: Sequence[Value | None], bodies: dict[str, Graph], attributes: dict[str, Any]
+    op_type: str,
+    values: Sequence[Value | None],
+    bodies: dict[str, Graph],
+    attributes: dict[str, Any],
 ) -> list[tuple[int, Shape | None]]:
-    """Output types of If, Loop and Scan from their bodies (onnx infers these only for whole models)."""
+    """Output types of If, Loop and Scan from their bodies (onnx infers these only for whole
+    models)."""
     if op_type == "If":
         then, other = bodies["then_branch"].outputs, bodies["else_branch"].outputs
         if [(v.dtype, len(v.shape)) for v in then] != [(v.dtype, len(v.shape)) for v in other]:

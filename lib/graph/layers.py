@@ -10,7 +10,8 @@ from .builder import FLOAT, Graph, Value
 
 
 def rms_norm(g: Graph, x: Value, name: str, eps: float) -> Value:
-    """x / sqrt(mean(x^2) + eps) * weight over the last axis; the quotient in float32, then x's type."""
+    """x / sqrt(mean(x^2) + eps) * weight over the last axis; the quotient in float32, then x's
+    type."""
     weight = g.parameter(f"{name}.weight", [_size(x.shape[-1])], x.dtype)
     return g.at(name).RMSNormalization(x, weight, axis=-1, epsilon=eps)
 
@@ -44,14 +45,17 @@ class Rotation:
     width: int
 
 
-def rotation(g: Graph, positions: Value, width: int, base: float, dtype: int, batch: Value) -> Rotation:
+def rotation(
+    g: Graph, positions: Value, width: int, base: float, dtype: int, batch: Value
+) -> Rotation:
     """Rotary table for positions [1, S] (float32), the same for all B sequences of a batch.
 
     Args:
         batch: int64 [1], B.
     """
     frequencies = g.constant(
-        inverse_frequencies(width, base), f"rotary inverse frequencies, base {base:g}, width {width}"
+        inverse_frequencies(width, base),
+        f"rotary inverse frequencies, base {base:g}, width {width}",
     )
     angle = g.Mul(g.Unsqueeze(positions, [-1]), frequencies)  # [1, S, width/2]
     extent = g.Concat(batch, [1, 1], axis=0)
@@ -62,7 +66,8 @@ def rotation(g: Graph, positions: Value, width: int, base: float, dtype: int, ba
 
 
 def rotate(g: Graph, x: Value, r: Rotation, *, interleaved: bool = False) -> Value:
-    """Rotary embedding of x [B, H, S, width]: pairs (i, i + width/2), or (2i, 2i+1) if interleaved."""
+    """Rotary embedding of x [B, H, S, width]: pairs (i, i + width/2), or (2i, 2i+1) if
+    interleaved."""
     return g.RotaryEmbedding(x, r.cos, r.sin, interleaved=int(interleaved))
 
 
@@ -100,8 +105,8 @@ def attention(
 ) -> Value:
     """softmax(q k^T scale + bias) v with grouped heads; query head h uses key head h div (H/KV).
 
-    The H/KV query heads of one key head are stacked as rows of one matrix product, so keys and values
-    are never repeated. Softmax in float32.
+    The H/KV query heads of one key head are stacked as rows of one matrix product, so keys and
+    values are never repeated. Softmax in float32.
 
     Args:
         q: [B, H, S, hd]. k, v: [B, KV, T, hd].
@@ -133,8 +138,8 @@ def attention(
 def block_causal_bias(g: Graph, t: Value, past: Value) -> Value:
     """0 where row i may see column j, -inf elsewhere, float32 [S, P + S].
 
-    All P cached columns are seen. Inside the chunk, j <= i or t[j] == t[i]: text is causal, the tokens
-    of one picture (one temporal index) see each other.
+    All P cached columns are seen. Inside the chunk, j <= i or t[j] == t[i]: text is causal, the
+    tokens of one picture (one temporal index) see each other.
 
     Args:
         t: float32 [1, S], temporal position of each token of the chunk.
@@ -143,7 +148,10 @@ def block_causal_bias(g: Graph, t: Value, past: Value) -> Value:
     S = t.shape[1]
     same = g.Equal(g.Transpose(t, perm=[1, 0]), t)  # [S, S]
     order = g.Range(
-        g.constant(np.int64(0)), g.Squeeze(g.Shape(t, start=1, end=2)), g.constant(np.int64(1)), shape=[S]
+        g.constant(np.int64(0)),
+        g.Squeeze(g.Shape(t, start=1, end=2)),
+        g.constant(np.int64(1)),
+        shape=[S],
     )
     causal = g.GreaterOrEqual(g.Unsqueeze(order, [1]), g.Unsqueeze(order, [0]))
     seen = g.Or(same, causal)
@@ -159,4 +167,3 @@ def block_causal_bias(g: Graph, t: Value, past: Value) -> Value:
 def _size(dim: object) -> int:
     assert isinstance(dim, int), f"a fixed size is needed, not {dim!r}"
     return dim
-

@@ -70,7 +70,9 @@ class Bindings:
         c = self._checkpoint
         tensor = c.tensors.get(stored)
         if tensor is None:
-            raise SourceNotFound(f"{c.source}: tensor '{stored}' is missing", expected=f"shape {list(shape)}")
+            raise SourceNotFound(
+                f"{c.source}: tensor '{stored}' is missing", expected=f"shape {list(shape)}"
+            )
         if tensor.shape != shape:
             raise InputError(
                 f"{tensor.file}: tensor '{stored}': shape",

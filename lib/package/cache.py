@@ -1,4 +1,5 @@
-"""Exports made on the way: a checkpoint given where a package is wanted is exported once and kept."""
+"""Exports made on the way: a checkpoint given where a package is wanted is exported once and
+kept."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ def cache_folder() -> Path:
 
 
 def cache_key(checkpoint: Checkpoint) -> str:
-    """Hash of what an export depends on: ntool's version and each file's path, size and time of change."""
+    """Hash of what an export depends on: ntool's version and each file's path, size and time of
+    change."""
     from ...version import VERSION
 
     lines = [VERSION, str(checkpoint.config_hash), str(checkpoint.index_hash)]

@@ -1,4 +1,5 @@
-"""Checkpoint to package: plan everything from headers, then stream the weights and write the folder."""
+"""Checkpoint to package: plan everything from headers, then stream the weights and write the
+folder."""
 
 from __future__ import annotations
 
@@ -38,7 +39,8 @@ DTYPES = {"f32": TensorProto.FLOAT}
 
 @dataclass
 class Component:
-    """One component, ready to be written: its graph, where its bytes come from and where they go."""
+    """One component, ready to be written: its graph, where its bytes come from and where they
+    go."""
 
     name: str
     graph: Graph
@@ -79,8 +81,8 @@ def plan(
     No payload byte is read.
 
     Raises:
-        InputError, SourceNotFound, Unsupported: the checkpoint, its config, a component name, a tensor
-            or a type; named.
+        InputError, SourceNotFound, Unsupported: the checkpoint, its config, a component name, a
+            tensor or a type; named.
     """
     checkpoint.refuse_if_broken()
     family = find(checkpoint.config, f"{checkpoint.source}: config.json")
@@ -111,7 +113,11 @@ def plan(
 
 
 def write(
-    plan: Plan, out: Path, *, force: bool = False, progress: Callable[[int], object] = lambda n: None
+    plan: Plan,
+    out: Path,
+    *,
+    force: bool = False,
+    progress: Callable[[int], object] = lambda n: None,
 ) -> None:
     """Write the package. It appears under its name only when it is complete.
 
@@ -129,8 +135,8 @@ def write(
             for data in component.files:
                 write_file(target, data, progress)
             write_bytes(target / layout.GRAPH, graph_bytes(plan, component))
-        for name, data in assets(plan).items():
-            write_bytes(folder / name, data)
+        for name, content in assets(plan).items():
+            write_bytes(folder / name, content)
         write_bytes(folder / layout.REPORT, _json(manifest.weight_report(plan)))
         write_bytes(folder / layout.MANIFEST, _json(manifest.package(plan)))
 
@@ -188,11 +194,7 @@ def _special_tokens(
     from ..text.tokenizer import load
 
     names = import_module(type(model).__module__).SPECIAL_TOKENS
-    missing = [
-        n
-        for n in layout.REQUIRED_TOKENIZER_FILES
-        if not os.path.isfile(checkpoint.path(n))
-    ]
+    missing = [n for n in layout.REQUIRED_TOKENIZER_FILES if not os.path.isfile(checkpoint.path(n))]
     if missing and dry_run:
         notes.append(
             f"no {', '.join(missing)}: token ids stay open in this dry run; an export needs them"
@@ -206,7 +208,9 @@ def _special_tokens(
     for name, i in ids.items():
         if i >= words:
             raise InputError(
-                f"{checkpoint.source}: token '{name}': id", found=i, expected=f"< vocab_size {words}"
+                f"{checkpoint.source}: token '{name}': id",
+                found=i,
+                expected=f"< vocab_size {words}",
             )
     return ids
 

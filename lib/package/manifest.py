@@ -1,7 +1,7 @@
 """package.json, weight-loading-report.json and the metadata inside each graph.
 
-No times, host names or absolute paths: two exports of one checkpoint are byte-identical. Seconds and
-memory of a run are in the `summary` record of the command instead.
+No times, host names or absolute paths: two exports of one checkpoint are byte-identical. Seconds
+and memory of a run are in the `summary` record of the command instead.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from . import layout
 if TYPE_CHECKING:
     from .export import Component, Plan
 
-NAMES = {
+NAMES: dict[int, str] = {
     TensorProto.FLOAT: "float32",
     TensorProto.FLOAT16: "float16",
     TensorProto.BFLOAT16: "bfloat16",
@@ -31,7 +31,7 @@ FLOATS = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}
 
 def package(plan: Plan) -> dict[str, Any]:
     """Content of package.json."""
-    checkpoint, model = plan.checkpoint, plan.model
+    _checkpoint, model = plan.checkpoint, plan.model
     names = [c.name for c in plan.components]
     workflow = model.workflow()
     workflow["edges"] = [
@@ -67,7 +67,8 @@ def _needs(task: dict[str, Any]) -> set[str]:
 
 
 def source(plan: Plan) -> dict[str, Any]:
-    """Where the weights come from. A local folder is named by its last part: paths are nobody's business."""
+    """Where the weights come from. A local folder is named by its last part: paths are nobody's
+    business."""
     c = plan.checkpoint
     local = not c.source.startswith(("demo:", "hf://")) and os.path.exists(c.source)
     return {

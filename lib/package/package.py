@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..checkpoint.regular_file import read_all
+from ..checkpoint.regular_file import read_file
 from ..checkpoint.strict_json import load_object, read_object
 from ..errors import InputError, SourceNotFound, Unsupported
 from . import layout
@@ -22,7 +22,8 @@ class Package:
 
     Attributes:
         manifest: content of package.json.
-        digest: SHA-256 of its bytes; prefix files carry it, so that a prefix meets its own package only.
+        digest: SHA-256 of its bytes; prefix files carry it, so that a prefix meets its own package
+            only.
     """
 
     root: Path
@@ -49,7 +50,7 @@ class Package:
             SourceNotFound, InputError: it is missing, or not a JSON object.
         """
         name = inside(self.manifest.get("processor"), f"{self.root}: {layout.MANIFEST}")
-        return read_object(str(self.root / name), str(self.root / name), MAX_MANIFEST)
+        return read_object(str(self.root / name), MAX_MANIFEST)
 
 
 def inside(path: object, where: str) -> str:
@@ -84,13 +85,17 @@ def open_package(path: str | os.PathLike[str]) -> Package:
     file = root / layout.MANIFEST
     if not file.is_file():
         raise SourceNotFound(f"{path}: no package here ({layout.MANIFEST} is missing)")
-    raw = read_all(os.path.realpath(file), str(file), MAX_MANIFEST)
+    raw = read_file(str(file), MAX_MANIFEST)
     manifest = load_object(raw, str(file))
     if manifest.get("schema") != layout.SCHEMA:
-        raise Unsupported(f"{file}: schema", found=repr(manifest.get("schema")), expected=layout.SCHEMA)
+        raise Unsupported(
+            f"{file}: schema", found=repr(manifest.get("schema")), expected=layout.SCHEMA
+        )
     components = manifest.get("components")
     if not isinstance(components, dict) or not all(
         isinstance(c, dict) and isinstance(c.get("graph"), str) for c in components.values()
     ):
-        raise InputError(f"{file}: components", expected="an object of components, each with a graph")
+        raise InputError(
+            f"{file}: components", expected="an object of components, each with a graph"
+        )
     return Package(root, manifest, hashlib.sha256(raw).hexdigest())

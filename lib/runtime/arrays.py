@@ -13,6 +13,8 @@ from ..checkpoint.strict_json import load_object
 from ..checkpoint.writer import new_file
 from ..errors import SourceNotFound
 
+Arrays = dict[str, np.ndarray]
+
 METADATA = "ntool"
 """Key of the metadata entry: one JSON object."""
 
@@ -41,5 +43,7 @@ def load(path: Path) -> tuple[dict[str, np.ndarray], dict[str, object]]:
     # strict first: the library accepts files that must be refused
     header = read_header(os.path.realpath(path), str(path))
     require_sound(header)
-    words = load_object(header.metadata.get(METADATA, "{}").encode(), f"{path}: metadata '{METADATA}'")
+    words = load_object(
+        header.metadata.get(METADATA, "{}").encode(), f"{path}: metadata '{METADATA}'"
+    )
     return load_file(path), words

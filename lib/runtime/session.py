@@ -14,15 +14,14 @@ from typing import Any
 import numpy as np
 
 from ..errors import EnvironmentProblem, InputError, NtoolError, Unsupported, UsageProblem
-
-Arrays = dict[str, np.ndarray]
+from .arrays import Arrays
 
 
 def cuda_device_count() -> int:
     """CUDA devices that the driver reports; 0 without a driver.
 
-    Asks the driver itself: `onnxruntime.get_available_providers` lists CUDA wherever the wheel was built
-    with it, also on machines without a GPU.
+    Asks the driver itself: `onnxruntime.get_available_providers` lists CUDA wherever the wheel was
+    built with it, also on machines without a GPU.
     """
     try:
         driver = ctypes.CDLL("libcuda.so.1")
@@ -120,7 +119,11 @@ class Session:
         fits = len(shape) == value.ndim and all(
             not isinstance(d, int) or d == n for d, n in zip(shape, value.shape, strict=True)
         )
-        wanted = {"tensor(float)": "float32", "tensor(int64)": "int64", "tensor(float16)": "float16"}
+        wanted = {
+            "tensor(float)": "float32",
+            "tensor(int64)": "int64",
+            "tensor(float16)": "float16",
+        }
         if not fits or wanted.get(kind, str(value.dtype)) != str(value.dtype):
             raise InputError(
                 f"{self.path}: input '{name}'",
@@ -134,7 +137,9 @@ def explain(error: Exception, what: str) -> NtoolError:
     """An ONNX Runtime failure as the class that says whose problem it is, on one line."""
     text = " ".join(str(error).split())
     kind = type(error).__name__
-    missing = re.search(r"Could not find an implementation for (\S+?)\((\d+)\) node with name '([^']*)'", text)
+    missing = re.search(
+        r"Could not find an implementation for (\S+?)\((\d+)\) node with name '([^']*)'", text
+    )
     if kind == "NotImplemented" or missing:
         node = f"{missing[1]}({missing[2]}) at node '{missing[3]}'" if missing else text[:200]
         return EnvironmentProblem(f"{what}: valid model, no kernel here for {node}")

@@ -144,7 +144,10 @@ def combine(g: Guidance, v: Mapping[str, F32], t: Any, step: int) -> F32:
 
 def plain(towards: F32, base: F32, scale: float) -> F32:
     """base + scale (towards - base), float32."""
-    return base + np.float32(scale) * (towards - base)
+    out = towards - base
+    out *= np.float32(scale)
+    out += base
+    return out
 
 
 def edit(g: Guidance, v: Mapping[str, F32]) -> F32:

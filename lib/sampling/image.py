@@ -14,8 +14,8 @@ from typing import IO, TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..checkpoint.regular_file import read_file
 from ..errors import EnvironmentProblem, InputError, Unsupported, UsageProblem
-from ..regular_file import read_bytes
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -104,17 +104,20 @@ def write_png(
     folder, name = os.path.split(path)
     temporary = os.path.join(folder, f".{name}.ntool-{os.getpid()}.tmp")
     try:
-        with open(temporary, "wb") as f:
+        f = open(temporary, "xb")  # noqa: SIM115 -- x: never through a link that waits there
+    except OSError as e:
+        raise EnvironmentProblem(f"{path}: cannot write: {e.strerror}") from e
+    try:
+        with f:
             f.write(data.getbuffer())
             f.flush()
             os.fsync(f.fileno())
         os.replace(temporary, path)
-    except OSError as e:
-        raise EnvironmentProblem(f"{path}: cannot write: {e.strerror}") from e
-    finally:
-        # gone after the rename; left over only when something failed
-        if os.path.lexists(temporary):
-            os.unlink(temporary)
+    except BaseException as e:  # Ctrl-C too must leave no part of a file
+        os.unlink(temporary)
+        if isinstance(e, OSError):
+            raise EnvironmentProblem(f"{path}: cannot write: {e.strerror}") from e
+        raise
 
 
 def read_png_recipe(path: str | os.PathLike[str]) -> dict[str, Any] | None:
@@ -125,7 +128,7 @@ def read_png_recipe(path: str | os.PathLike[str]) -> dict[str, Any] | None:
         InputError: not a PNG, truncated, or a recipe that is not JSON.
     """
     name = os.fspath(path)
-    for kind, body in _chunks(read_bytes(name, MAX_FILE_BYTES), name):
+    for kind, body in _chunks(read_file(name, MAX_FILE_BYTES), name):
         if kind == b"tEXt" and body.startswith(RECIPE_KEY.encode() + b"\0"):
             text = body[len(RECIPE_KEY) + 1 :]
             if len(text) > MAX_RECIPE_BYTES:
@@ -161,7 +164,7 @@ def load_image(path: str | os.PathLike[str], max_pixels: int = MAX_PIXELS) -> Im
     from PIL import Image
 
     name = os.fspath(path)
-    data = read_bytes(name, MAX_FILE_BYTES)
+    data = read_file(name, MAX_FILE_BYTES)
     kind = _sniff(data)
     if kind is None:
         raise InputError(f"{name}: not a picture", expected="PNG, JPEG or WebP")

@@ -13,6 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import UsageProblem
+from .torch_noise import torch_cpu
+
+__all__ = ["log", "normal_quantile", "portable", "torch_cpu"]
 
 F64 = NDArray[np.float64]
 

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from ..checkpoint.regular_file import read_file
+from ..checkpoint.strict_json import read_object
 from ..errors import InputError, SourceNotFound, Unsupported
-from ..regular_file import read_bytes
-from .json_file import read_json
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as Backend
@@ -124,9 +124,9 @@ def load(folder: str | os.PathLike[str]) -> Tokenizer:
 
     root = os.fspath(folder)
     vocab_path = os.path.join(root, "vocab.json")
-    vocab = _vocabulary(read_json(vocab_path, MAX_BYTES), vocab_path)
+    vocab = _vocabulary(read_object(vocab_path, MAX_BYTES), vocab_path)
     merges_path = os.path.join(root, "merges.txt")
-    merges = _merges(read_bytes(merges_path, MAX_BYTES), vocab, merges_path)
+    merges = _merges(read_file(merges_path, MAX_BYTES), vocab, merges_path)
     added = _added_tokens(root, vocab)
     _refuse_holes(vocab, added, root)
 
@@ -179,19 +179,21 @@ def _vocabulary(raw: dict[str, Any], path: str) -> dict[str, int]:
     for token, i in raw.items():
         if type(i) is not int or not 0 <= i < 1 << 31:
             raise InputError(f"{path}: id of {token!r}", found=repr(i), expected="0..2^31-1")
-        _refuse_surrogate(token, path)
         if i in owner:
             raise InputError(f"{path}: id {i} belongs to both {owner[i]!r} and {token!r}")
         owner[i] = token
     if not raw:
         raise InputError(f"{path}: no tokens")
+    _refuse_surrogates(raw, path)
     return raw
 
 
-def _refuse_surrogate(token: str, path: str) -> None:
-    # "\ud800" is legal JSON but not text; the library below fails on it with a panic
-    if not token.isascii() and any("\ud800" <= c <= "\udfff" for c in token):
-        raise InputError(f"{path}: token {token!r} has a lone surrogate")
+def _refuse_surrogates(tokens: Iterable[str], path: str) -> None:
+    # "\ud800" is legal JSON but not text, and the BPE library cannot take it
+    try:
+        "".join(tokens).encode("utf-8")
+    except UnicodeEncodeError as e:
+        raise InputError(f"{path}: a token has the lone surrogate {e.object[e.start]!r}") from e
 
 
 def _merges(data: bytes, vocab: dict[str, int], path: str) -> list[tuple[str, str]]:
@@ -226,8 +228,8 @@ def _merges(data: bytes, vocab: dict[str, int], path: str) -> list[tuple[str, st
 def _added_tokens(root: str, vocab: dict[str, int]) -> list[AddedToken]:
     config_path = os.path.join(root, "tokenizer_config.json")
     mirror_path = os.path.join(root, "added_tokens.json")
-    config = read_json(config_path, MAX_BYTES) if os.path.lexists(config_path) else None
-    mirror = read_json(mirror_path, MAX_BYTES) if os.path.lexists(mirror_path) else None
+    config = read_object(config_path, MAX_BYTES) if os.path.lexists(config_path) else None
+    mirror = read_object(mirror_path, MAX_BYTES) if os.path.lexists(mirror_path) else None
     if config is not None:
         _check_options(config, config_path)
     raw = (config or {}).get("added_tokens_decoder")
@@ -272,7 +274,7 @@ def _added_token(key: str, entry: Any, path: str) -> AddedToken:
     content, special = entry.get("content"), entry.get("special")
     if not isinstance(content, str) or not content:
         raise InputError(f"{where}: content", found=repr(content), expected="a non-empty string")
-    _refuse_surrogate(content, path)
+    _refuse_surrogates([content], path)
     if not isinstance(special, bool):
         raise InputError(f"{where}: special", found=repr(special), expected="true or false")
     for flag in ("lstrip", "rstrip", "single_word", "normalized"):

@@ -1,4 +1,5 @@
-"""The builder refuses wrong graphs at the line that writes them, and what it builds is a valid model."""
+"""The builder refuses wrong graphs at the line that writes them, and what it builds is a valid
+model."""
 
 from __future__ import annotations
 

@@ -112,8 +112,16 @@ def test_non_finite_latent_and_overflowing_velocity():
     with pytest.raises(InputError, match="before step 0: tensor z"):
         euler.sample(z, schedule.timesteps(2), constant(draw(1)))
     huge = np.full_like(z, 3e38)
-    with np.errstate(over="ignore"), pytest.raises(InputError, match="step 0: tensor v"):
+    # an error, not a warning of NumPy that scrolls past
+    with np.errstate(over="raise"), pytest.raises(InputError, match="step 0: tensor v"):
         euler.sample(-huge, schedule.timesteps(2), constant(huge))
+
+
+def test_large_but_finite_values_are_not_called_infinite():
+    reports = []
+    huge = np.full((1, 3, 32, 64), 3e30, np.float32)
+    euler.sample(draw(), schedule.timesteps(2), constant(huge), on_step=reports.append)
+    assert reports[0].rms_x0 == pytest.approx(3e30)
 
 
 def test_wrong_model_output_and_arguments():

@@ -246,9 +246,9 @@ def test_unknown_critical_chunk(tmp_path):
 
 def test_only_regular_files(tmp_path):
     os.mkfifo(tmp_path / "pipe.png")
-    with pytest.raises(InputError, match="not a regular file"):
+    with pytest.raises(InputError, match="expected a regular file"):
         image.load_image(tmp_path / "pipe.png")
-    with pytest.raises(InputError, match="not a regular file"):
+    with pytest.raises(InputError, match="expected a regular file"):
         image.load_image(tmp_path)
     with pytest.raises(SourceNotFound, match=r"none\.png"):
         image.load_image(tmp_path / "none.png")

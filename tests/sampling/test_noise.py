@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import math
+import os
 import statistics
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,6 +16,7 @@ from ntool.lib.errors import UsageProblem
 from ntool.lib.sampling import noise
 
 SHA_42 = "cd15002064bb3b75295b5fdd58d7ee9167676f4347c08ea5b322c1400d9c3d27"
+FIRST_42 = (0.91612047, -0.8806796, 1.1154016, -0.26739773)
 MASK = (1 << 64) - 1
 
 
@@ -33,14 +38,42 @@ def test_definition_with_an_independent_philox():
         np.testing.assert_array_equal(noise.portable(seed, (12,)), expected)
 
 
+def digest(z):
+    return hashlib.sha256(z.astype("<f4").tobytes()).hexdigest()
+
+
 def test_golden_bytes():
     z = noise.portable(42, (1, 3, 128, 128))
     assert z.dtype == np.float32 and z.shape == (1, 3, 128, 128)
-    assert hashlib.sha256(z.astype("<f4").tobytes()).hexdigest() == SHA_42
-    assert [float(x).hex() for x in z.reshape(-1)[:4]] == GOLDEN_HEX
+    assert digest(z) == SHA_42
+    assert z.reshape(-1)[:4].tolist() == [float(np.float32(x)) for x in FIRST_42]
 
 
-GOLDEN_HEX = [float(np.float32(x)).hex() for x in (0.91612047, -0.8806796, 1.1154016, -0.26739773)]
+def test_the_published_page_has_these_vectors():
+    page = (Path(__file__).parents[2] / "docs/noise.md").read_text("utf-8")
+    assert SHA_42 in page and ", ".join(map(str, FIRST_42)) in page
+
+
+def test_same_bytes_without_vector_instructions():
+    """What an older CPU would compute: NumPy falls back to its baseline code."""
+    cpu = np._core._multiarray_umath
+    used = [f for f in cpu.__cpu_dispatch__ if cpu.__cpu_features__[f]]
+    if not used:
+        pytest.skip("this CPU or this NumPy has no code path beyond the baseline")
+    program = (
+        "import hashlib, sys; from ntool.lib.sampling import noise;"
+        "z = noise.portable(42, (1, 3, 128, 128));"
+        "sys.stdout.write(hashlib.sha256(z.astype('<f4').tobytes()).hexdigest())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=os.environ | {"NPY_DISABLE_CPU_FEATURES": " ".join(used)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert done.stdout == SHA_42
 
 
 def test_element_depends_on_seed_and_index_alone(monkeypatch):

@@ -1,4 +1,5 @@
-"""The mixture of transformers: one layer, used with the weights of understanding ("") or generation.
+"""The mixture of transformers: one layer, used with the weights of understanding ("") or
+generation.
 
 D hidden size, H/KV query/key heads, hd head size, S tokens, P cached tokens, B sequences.
 Source: docs/neo-chat.md, "Backbone".
@@ -8,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...graph.builder import FLOAT, INT64, Graph, Value
+from ...graph.builder import FLOAT, INT64, Dim, Graph, Value
 from ...graph.layers import (
     Rotation,
     Rows,
@@ -37,7 +38,8 @@ class Axes:
 
 
 def axes(g: Graph, positions: Value, c: Backbone, dtype: int, batch: Value) -> tuple[Axes, Value]:
-    """Rotary tables for positions [3, S] (time, row, column), and the time row as float32 [1, S]."""
+    """Rotary tables for positions [3, S] (time, row, column), and the time row as float32 [1,
+    S]."""
     p = g.Cast(positions, to=FLOAT)
     t, h, w = g.Split(p, [1, 1, 1], axis=0, outputs=3)  # [1, S] each
     return Axes(
@@ -121,9 +123,10 @@ def stack(
         x: [B, S, D].
         mask: block-causal inside the chunk; else every token sees every other.
     Returns:
-        normalised rows [B S, D]; how to undo the rows; keys and values of each layer, past included.
+        normalised rows [B S, D]; how to undo the rows; keys and values of each layer, past
+        included.
     """
-    cached = ["batch", c.KV, "past_sequence", c.hd]
+    cached: list[Dim] = ["batch", c.KV, "past_sequence", c.hd]
     pasts = [
         (g.input(f"past.{i}.key", x.dtype, cached), g.input(f"past.{i}.value", x.dtype, cached))
         for i in range(c.Nl)

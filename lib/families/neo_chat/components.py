@@ -35,15 +35,13 @@ def embedding(
 ) -> Graph:
     """input_ids [B, S], image_features [image_tokens, D] -> inputs_embeds [B, S, D].
 
-    Rows of the table; then the rows of context tokens are replaced, in order, by the picture features.
-    A count that differs makes the scatter fail, so a mismatch cannot pass.
+    Rows of the table; then the rows of context tokens are replaced, in order, by the picture
+    features. A count that differs makes the scatter fail, so a mismatch cannot pass.
     """
     g = Graph("embedding", weights)
     ids = g.input("input_ids", INT64, ["batch", "sequence"])
     features = g.input("image_features", dtype, ["image_tokens", c.llm.D])
-    table = g.at("language_model.model").parameter(
-        "embed_tokens.weight", [c.llm.V, c.llm.D], dtype
-    )
+    table = g.at("language_model.model").parameter("embed_tokens.weight", [c.llm.V, c.llm.D], dtype)
     words = g.Gather(table, ids, axis=0)  # [B, S, D]
     is_context = g.Equal(ids, context_id)
     where = g.Transpose(g.NonZero(is_context), perm=[1, 0], shape=["context_tokens", 2])
@@ -54,7 +52,8 @@ def embedding(
 def decoder(
     c: NeoChatConfig, weights: WeightSource, dtype: int, context_id: int, head_width: int
 ) -> Graph:
-    """The understanding branch: embeddings, positions and past -> logits of the last tokens, and the cache.
+    """The understanding branch: embeddings, positions and past -> logits of the last tokens, and
+    the cache.
 
     `logits_to_keep` int64 [1]: of how many last positions the logits [B, kept, V] are computed.
     """
@@ -101,9 +100,11 @@ def image_gen_embedding(
 def image_gen_denoiser(
     c: NeoChatConfig, weights: WeightSource, dtype: int, context_id: int, head_width: int
 ) -> Graph:
-    """The generation branch: embeddings [B, L, D] and the prefix cache -> clean picture x0 [B, 3, H, W].
+    """The generation branch: embeddings [B, L, D] and the prefix cache -> clean picture x0 [B, 3,
+    H, W].
 
-    Every picture token sees the whole prefix and every picture token. `token_grid` int64 [2] is (th, tw).
+    Every picture token sees the whole prefix and every picture token. `token_grid` int64 [2] is
+    (th, tw).
     """
     g = Graph("image_gen_denoiser", weights)
     x = g.input("inputs_embeds", dtype, ["batch", "picture_tokens", c.llm.D])

@@ -17,7 +17,8 @@ NOISE_MODES = ("resolution", "dynamic", "dynamic_sqrt")
 
 @dataclass(frozen=True)
 class Backbone:
-    """Sizes of the language model: D hidden, H/KV query/key heads of hd, Nl layers, I MLP width, V words."""
+    """Sizes of the language model: D hidden, H/KV query/key heads of hd, Nl layers, I MLP width, V
+    words."""
 
     D: int
     H: int
@@ -83,8 +84,14 @@ class _Fields:
         value = self.get(key, default)
         if isinstance(value, list) and len(value) == 1:  # a re-saved config may hold [0.5]
             value = value[0]
-        if isinstance(value, bool) or not isinstance(value, int | float) or not above < value < 1e18:
-            raise InputError(f"{self.where}: '{key}'", found=repr(value), expected=f"a number > {above:g}")
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, int | float)
+            or not above < value < 1e18
+        ):
+            raise InputError(
+                f"{self.where}: '{key}'", found=repr(value), expected=f"a number > {above:g}"
+            )
         return float(value)
 
     def size(self, key: str, default: Any = MISSING, *, at_least: int = 1) -> int:
@@ -93,7 +100,9 @@ class _Fields:
             value = value[0]
         if isinstance(value, bool) or not isinstance(value, int) or not at_least <= value < 1 << 31:
             raise InputError(
-                f"{self.where}: '{key}'", found=repr(value), expected=f"a whole number >= {at_least}"
+                f"{self.where}: '{key}'",
+                found=repr(value),
+                expected=f"a whole number >= {at_least}",
             )
         return value
 
@@ -107,8 +116,8 @@ class _Fields:
 def is_moe(llm: dict[str, Any]) -> bool:
     """Whether a dict `llm_config` describes a mixture-of-experts backbone.
 
-    True if `model_type` contains "moe" or an entry of `architectures` contains "Moe" or "MoE"; a bare
-    `num_experts` does not count.
+    True if `model_type` contains "moe" or an entry of `architectures` contains "Moe" or "MoE"; a
+    bare `num_experts` does not count.
     """
     names = llm.get("architectures") or []
     return "moe" in str(llm.get("model_type", "")) or any(
@@ -126,9 +135,13 @@ def read_config(values: dict[str, Any], where: str = "config.json") -> NeoChatCo
     top = _Fields(values, where)
     vision = _Fields(top.get("vision_config"), f"{where}: vision_config")
     if top.get("template") != "neo1_0":
-        raise Unsupported(f"{where}: template", found=repr(top.get("template")), expected="'neo1_0'")
+        raise Unsupported(
+            f"{where}: template", found=repr(top.get("template")), expected="'neo1_0'"
+        )
     if top.size("fm_head_layers", at_least=0) > 2:
-        raise Unsupported(f"{where}: fm_head_layers", found=top.get("fm_head_layers"), expected="<= 2")
+        raise Unsupported(
+            f"{where}: fm_head_layers", found=top.get("fm_head_layers"), expected="<= 2"
+        )
     if top.size("concat_time_token_num", at_least=0) != 0:
         raise Unsupported(
             f"{where}: concat_time_token_num", found=top.get("concat_time_token_num"), expected=0
@@ -147,7 +160,9 @@ def read_config(values: dict[str, Any], where: str = "config.json") -> NeoChatCo
     P, vh = vision.size("patch_size", 16), vision.size("hidden_size", 1024)
     llm = _backbone(_Fields(top.get("llm_config"), f"{where}: llm_config"), top)
     if vh % 8:
-        raise InputError(f"{where}: vision_config: hidden_size", found=vh, expected="a multiple of 8")
+        raise InputError(
+            f"{where}: vision_config: hidden_size", found=vh, expected="a multiple of 8"
+        )
     if vision.size("llm_hidden_size", 2048) != llm.D:
         raise InputError(
             f"{where}: vision_config: llm_hidden_size",
@@ -178,9 +193,13 @@ def _backbone(llm: _Fields, top: _Fields) -> Backbone:
     if llm.get("rope_scaling", None) is not None:
         raise Unsupported(f"{where}: rope_scaling", found=llm.get("rope_scaling"), expected="null")
     if llm.get("hidden_act") != "silu":
-        raise Unsupported(f"{where}: hidden_act", found=repr(llm.get("hidden_act")), expected="'silu'")
+        raise Unsupported(
+            f"{where}: hidden_act", found=repr(llm.get("hidden_act")), expected="'silu'"
+        )
     layers = llm.size("num_hidden_layers")
-    if llm.get("use_sliding_window", False) and layers >= llm.size("max_window_layers", 28, at_least=0):
+    if llm.get("use_sliding_window", False) and layers >= llm.size(
+        "max_window_layers", 28, at_least=0
+    ):
         raise Unsupported(f"{where}: use_sliding_window", found="true", expected="false")
     H, KV, hd = (
         llm.size("num_attention_heads"),
@@ -189,11 +208,15 @@ def _backbone(llm: _Fields, top: _Fields) -> Backbone:
     )
     if H % KV:
         raise InputError(
-            f"{where}: num_attention_heads", found=H, expected=f"a multiple of num_key_value_heads {KV}"
+            f"{where}: num_attention_heads",
+            found=H,
+            expected=f"a multiple of num_key_value_heads {KV}",
         )
     if hd % 8:
         raise InputError(
-            f"{where}: head_dim", found=hd, expected="a multiple of 8 (time, height and width parts)"
+            f"{where}: head_dim",
+            found=hd,
+            expected="a multiple of 8 (time, height and width parts)",
         )
     return Backbone(
         D=llm.size("hidden_size"),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import math
-import re
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,7 +17,8 @@ from ....version import VERSION
 from ...errors import InputError, UsageProblem
 from ...runtime import arrays
 from ...sampling import euler, noise, schedule
-from ...sampling.image import to_uint8
+from ...sampling.image import contact_sheet, to_uint8, write_png
+from .jobs import Job
 from .pipeline import Pipeline, Prefix, Recipe
 
 RNGS = ("portable",)
@@ -38,31 +39,6 @@ class Latent:
     z: np.ndarray
     scale: float
     origin: dict[str, Any]
-
-
-def parse_size(text: str) -> tuple[int, int]:
-    """`WxH` in pixels.
-
-    Raises:
-        UsageProblem: not two whole numbers with an x between them.
-    """
-    match = re.fullmatch(r"([0-9]{1,6})[xX]([0-9]{1,6})", text)
-    if not match:
-        raise UsageProblem("--size", found=text, expected="WIDTHxHEIGHT, for example 1024x768")
-    return int(match[1]), int(match[2])
-
-
-def parse_interval(text: str) -> tuple[float, float]:
-    """`LO,HI`, two numbers.
-
-    Raises:
-        UsageProblem: anything else.
-    """
-    try:
-        lo, hi = (float(x) for x in text.split(","))
-    except ValueError:
-        raise UsageProblem("--cfg-interval", found=text, expected="LO,HI, for example 0,0.8") from None
-    return lo, hi
 
 
 def recipe(pipeline: Pipeline, options: dict[str, Any]) -> Recipe:
@@ -93,17 +69,18 @@ def first_latent(pipeline: Pipeline, r: Recipe, seed: int) -> Latent:
 
 @dataclass(frozen=True)
 class Plan:
-    """One picture, decided and checked: its recipe, and a function that makes its first latent."""
+    """One picture, decided and checked: its job and recipe, and what makes its first latent."""
 
+    job: Job
     recipe: Recipe
     latent: Callable[[], Latent]
 
 
-def plan(pipeline: Pipeline, job: Any, rng: str, start: tuple[str, np.ndarray] | None) -> Plan:
+def plan(pipeline: Pipeline, job: Job, rng: str, start: tuple[str, np.ndarray] | None) -> Plan:
     """Check a job's options as far as possible without running anything.
 
     Args:
-        job: a `jobs.Job`. start: what `read_latent` gave, or None for noise of the job's seed.
+        start: what `read_latent` gave, or None for noise of the job's seed.
     Raises:
         UsageProblem: a size, scale, norm, generator or number of steps that cannot be.
     """
@@ -114,8 +91,8 @@ def plan(pipeline: Pipeline, job: Any, rng: str, start: tuple[str, np.ndarray] |
     r.guidance(pipeline.token_pixels)
     schedule.timesteps(r.steps, r.shift)
     if start is not None:
-        return Plan(r, partial(given_latent, pipeline, *start))
-    return Plan(r, partial(first_latent, pipeline, r, job.seed))
+        return Plan(job, r, partial(given_latent, pipeline, *start))
+    return Plan(job, r, partial(first_latent, pipeline, r, job.seed))
 
 
 def read_latent(path: Path, options: dict[str, Any]) -> tuple[str, np.ndarray]:
@@ -128,7 +105,9 @@ def read_latent(path: Path, options: dict[str, Any]) -> tuple[str, np.ndarray]:
     tensors, _ = arrays.load(path)
     names = [n for n in ("noise", "z") if n in tensors]
     if len(names) != 1:
-        raise InputError(f"{path}: tensors", found=sorted(tensors), expected="one of 'noise' and 'z'")
+        raise InputError(
+            f"{path}: tensors", found=sorted(tensors), expected="one of 'noise' and 'z'"
+        )
     value = tensors[names[0]]
     if value.dtype != np.float32 or value.ndim != 4 or value.shape[:2] != (1, 3):
         raise InputError(
@@ -140,7 +119,9 @@ def read_latent(path: Path, options: dict[str, Any]) -> tuple[str, np.ndarray]:
     asked = (options.get("width", width), options.get("height", height))
     if asked != (width, height):
         raise UsageProblem(
-            f"--size {asked[0]}x{asked[1]}", found=f"{width}x{height} in {path}", expected="one size"
+            f"--size {asked[0]}x{asked[1]}",
+            found=f"{width}x{height} in {path}",
+            expected="one size",
         )
     options.update(width=width, height=height)
     return names[0], value
@@ -169,7 +150,8 @@ def save_latent(path: Path, latent: Latent) -> None:
 
 
 def described(pipeline: Pipeline, r: Recipe, latent: Latent, cond: Prefix) -> dict[str, Any]:
-    """The recipe as it is kept in the PNG: everything that decides the picture, no path, no time."""
+    """The recipe as it is kept in the PNG: everything that decides the picture, no path, no
+    time."""
     manifest = pipeline.package.manifest
     return {
         "tool": f"ntool {VERSION}",
@@ -194,7 +176,8 @@ def described(pipeline: Pipeline, r: Recipe, latent: Latent, cond: Prefix) -> di
 def prefixes(
     pipeline: Pipeline, r: Recipe, prompt: str, system: str | None, kept: dict[str, Prefix]
 ) -> dict[str, Prefix]:
-    """The branches that a text-to-image prompt needs; the unconditional one is made once and kept."""
+    """The branches that a text-to-image prompt needs; the unconditional one is made once and
+    kept."""
     query = pipeline.query("text-to-image", prompt, 0, system)
     branches = {"cond": pipeline.prefill(query, task="text-to-image", prompt=prompt)}
     if r.cfg > 1:
@@ -226,7 +209,9 @@ def given_prefixes(
     for name, path in (("cond", cond), ("uncond", uncond)):
         wanted = {"cond": "text-to-image", "uncond": "unconditional"}[name]
         if name in branches and branches[name].words.get("task") != wanted:
-            raise InputError(f"{path}: task", found=branches[name].words.get("task"), expected=wanted)
+            raise InputError(
+                f"{path}: task", found=branches[name].words.get("task"), expected=wanted
+            )
     return branches
 
 
@@ -245,3 +230,46 @@ def run(
         found = {k: v[:, 0] for k, v in kept.arrays().items()}
         arrays.save(trace, {**found, "t": schedule.timesteps(r.steps, r.shift)}, {})
     return to_uint8(z)
+
+
+def pictures(
+    pipeline: Pipeline,
+    plans: list[Plan],
+    given: tuple[Path, Path | None] | None,
+    on_step: Callable[[euler.Step], None],
+    *,
+    trace: Path | None = None,
+    sheet: Path | None = None,
+    recipe: bool = True,
+) -> Iterator[dict[str, Any]]:
+    """Draw and write every plan's picture; yields the fields of a `file` record for each file.
+
+    Args:
+        given: prefix files (conditional, unconditional) instead of prompts.
+        sheet: a PNG of all pictures with their prompts below.
+        recipe: keep the recipe in each PNG.
+    """
+    kept: dict[str, Prefix] = {}
+    shown: list[tuple[np.ndarray, str]] = []
+    for p in plans:
+        if given is not None:
+            branches = given_prefixes(pipeline, p.recipe, *given)
+        else:
+            branches = prefixes(pipeline, p.recipe, p.job.prompt or "", p.job.system, kept)
+        first = p.latent()
+        words = described(pipeline, p.recipe, first, branches["cond"])
+        picture = run(pipeline, branches, first, p.recipe, on_step, trace)
+        to_stdout = p.job.output == "-"
+        target = sys.stdout.buffer if to_stdout else p.job.output
+        write_png(target, picture, words if recipe else None)
+        if not to_stdout:
+            yield _file(p.job.output, "picture")
+        if sheet is not None:
+            shown.append((picture, f"{words['prompt']} ({p.job.seed})"))
+    if sheet is not None:
+        write_png(sheet, contact_sheet([p for p, _ in shown], [c for _, c in shown]))
+        yield _file(str(sheet), "contact sheet")
+
+
+def _file(path: str, role: str) -> dict[str, Any]:
+    return {"path": path, "nbytes": Path(path).stat().st_size, "role": role}

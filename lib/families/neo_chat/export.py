@@ -1,4 +1,5 @@
-"""What the exporter needs to know of neo_chat: graphs, special tokens, cache and workflow as data."""
+"""What the exporter needs to know of neo_chat: graphs, special tokens, cache and workflow as
+data."""
 
 from __future__ import annotations
 
@@ -12,7 +13,15 @@ from .components import BUILDERS
 from .config import NeoChatConfig, read_config
 from .weights import head_width, refuse_layered, renamed
 
-SPECIAL_TOKENS = ("<|im_start|>", "<|im_end|>", "<img>", "</img>", "<IMG_CONTEXT>", "<think>", "</think>")
+SPECIAL_TOKENS = (
+    "<|im_start|>",
+    "<|im_end|>",
+    "<img>",
+    "</img>",
+    "<IMG_CONTEXT>",
+    "<think>",
+    "</think>",
+)
 """Tokens that prompts and loops name. Ids are looked up by string, never assumed."""
 
 DEFAULTS: dict[str, Any] = {
@@ -49,7 +58,9 @@ class NeoChat:
         self._head_width = head_width(checkpoint, self.config)
         self.rename = partial(renamed, self.config)
 
-    def build(self, component: str, weights: WeightSource, dtype: int, tokens: dict[str, int]) -> Graph:
+    def build(
+        self, component: str, weights: WeightSource, dtype: int, tokens: dict[str, int]
+    ) -> Graph:
         """The graph of one component, its parameters claimed from `weights`."""
         context = tokens["<IMG_CONTEXT>"]
         return BUILDERS[component](self.config, weights, dtype, context, self._head_width)
@@ -59,7 +70,8 @@ class NeoChat:
         return {"backbone": "dense", "head": "conv" if self.config.pixel_head else "mlp"}
 
     def defaults(self) -> dict[str, Any]:
-        """Sampler defaults: the published ones, overridden by `image_generation` of generation_config.json."""
+        """Sampler defaults: the published ones, overridden by `image_generation` of
+        generation_config.json."""
         merged = {task: dict(values) for task, values in DEFAULTS.items()}
         own = self.checkpoint.generation_config.get("image_generation", {})
         if not isinstance(own, dict) or not set(own) <= set(merged["text-to-image"]):

@@ -1,8 +1,8 @@
-"""How the tensors of a neo_chat checkpoint are counted: (key, regular expression), the first match wins.
+"""How tensors of neo_chat are counted: (key, regular expression), the first match wins.
 
-The groups are those of the published parameter table of SenseNova-U1.5. It counts the generation tower
-(`fm_modules.vision_model_mot_gen`) with the generation branch and the text embedding and output head with
-the understanding branch; other tables of the same model do not.
+The groups are those of the published parameter table of SenseNova-U1.5. It counts the generation
+tower (`fm_modules.vision_model_mot_gen`) with the generation branch and the text embedding and
+output head with the understanding branch; other tables of the same model do not.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""The pixel heads: normalised hidden states of the generated tokens to the predicted clean picture x0.
+"""The pixel heads: normalised hidden states of the generated tokens to the predicted clean picture
+x0.
 
 L = th tw tokens, F pixels of a token side, D hidden size. Source: docs/neo-chat.md, "Pixel heads".
 """

@@ -1,7 +1,7 @@
 """Every tensor that a neo_chat config demands, by component. Standard library only.
 
-Two widths of the pixel head are not in the config (4096 of the MLP head, 1024 of the convolution are fixed
-in the published code): they stand as None in a shape and are read from the tensors.
+Two widths of the pixel head are not in the config (4096 of the MLP head, 1024 of the convolution
+are fixed in the published code): they stand as None in a shape and are read from the tensors.
 """
 
 from __future__ import annotations
@@ -70,7 +70,9 @@ class _Values:
     def size(self, key: str, default: int | None = None, lowest: int = 1) -> int:
         value = self.values.get(key)
         value = default if value is None else value
-        if isinstance(value, list) and len(value) == 1:  # a re-saved config may hold one-element lists
+        if (
+            isinstance(value, list) and len(value) == 1
+        ):  # a re-saved config may hold one-element lists
             value = value[0]
         if type(value) is not int or not lowest <= value <= MAX_COUNT:
             expected = f"an integer from {lowest} to {MAX_COUNT}"
@@ -82,7 +84,9 @@ class _Values:
         value = self.values.get(key)
         value = default if value is None else value
         if not isinstance(value, bool):
-            raise InputError(f"{self.where}: '{key}'", found=repr(value)[:40], expected="true or false")
+            raise InputError(
+                f"{self.where}: '{key}'", found=repr(value)[:40], expected="true or false"
+            )
         return value
 
 
@@ -134,7 +138,7 @@ def _head(out: dict[str, Shape], convolution: bool, hidden: int, face: int) -> N
 
 
 def is_moe(llm: dict[str, Any]) -> bool:
-    """Whether the backbone has experts: by `model_type` or `architectures`, not by `num_experts` alone."""
+    """Whether the backbone has experts: by its type or architectures, not by `num_experts`."""
     architectures = llm.get("architectures")
     names = architectures if isinstance(architectures, list) else []
     return "moe" in str(llm.get("model_type", "")).lower() or any(
@@ -154,7 +158,9 @@ def _backbone(out: Inventory, top: _Values, llm: _Values, hidden: int) -> None:
         per_layer += 3 * (experts + gen_experts)
     if layers * per_layer > MAX_TENSORS:
         raise InputError(
-            f"{llm.where}: layers times experts", found=layers * per_layer, expected=f"<= {MAX_TENSORS}"
+            f"{llm.where}: layers times experts",
+            found=layers * per_layer,
+            expected=f"<= {MAX_TENSORS}",
         )
     embed = "language_model.model.embed_tokens.weight"
     out["embedding"][embed] = (vocabulary, hidden)
@@ -175,9 +181,7 @@ def _backbone(out: Inventory, top: _Values, llm: _Values, hidden: int) -> None:
                 _dense(tensors, mlp, llm.size("intermediate_size"), hidden)
 
 
-def _attention(
-    out: dict[str, Shape], at: str, suffix: str, llm: _Values, hidden: int
-) -> None:
+def _attention(out: dict[str, Shape], at: str, suffix: str, llm: _Values, hidden: int) -> None:
     heads, kv_heads = llm.size("num_attention_heads"), llm.size("num_key_value_heads")
     width = llm.size("head_dim")
     rows = {"q": heads * width, "k": kv_heads * width, "v": kv_heads * width, "o": hidden}
@@ -194,7 +198,9 @@ def _sparse(llm: _Values, layer: int) -> bool:
     """Whether the understanding side of a layer has experts; the generation side always has."""
     only = llm.values.get("mlp_only_layers") or []
     if not isinstance(only, list):
-        raise InputError(f"{llm.where}: 'mlp_only_layers'", found=repr(only)[:40], expected="a list")
+        raise InputError(
+            f"{llm.where}: 'mlp_only_layers'", found=repr(only)[:40], expected="a list"
+        )
     return layer not in only and (layer + 1) % llm.size("decoder_sparse_step", 1) == 0
 
 
@@ -204,9 +210,7 @@ def _dense(out: dict[str, Shape], at: str, width: int, hidden: int) -> None:
     out[f"{at}.down_proj.weight"] = (hidden, width)
 
 
-def _experts(
-    out: dict[str, Shape], at: str, llm: _Values, hidden: int, generation: bool
-) -> None:
+def _experts(out: dict[str, Shape], at: str, llm: _Values, hidden: int, generation: bool) -> None:
     experts, width = llm.size("num_experts"), llm.size("moe_intermediate_size")
     if generation:  # each value falls back to that of the understanding side
         experts = llm.size("gen_num_experts", experts)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -10,7 +11,6 @@ from typing import Any, BinaryIO
 
 from ...checkpoint.strict_json import load_object
 from ...errors import InputError, SourceNotFound, UsageProblem
-from .draw import parse_interval, parse_size
 
 FIELDS = {
     "prompt": str, "seed": int, "size": str, "steps": int, "cfg": float, "cfg_norm": str,
@@ -89,9 +89,38 @@ def from_lines(path: str, base: Job) -> list[Job]:
     return jobs
 
 
+def parse_size(text: str) -> tuple[int, int]:
+    """`WxH` in pixels.
+
+    Raises:
+        UsageProblem: not two whole numbers with an x between them.
+    """
+    match = re.fullmatch(r"([0-9]{1,6})[xX]([0-9]{1,6})", text)
+    if not match:
+        raise UsageProblem("--size", found=text, expected="WIDTHxHEIGHT, for example 1024x768")
+    return int(match[1]), int(match[2])
+
+
+def parse_interval(text: str) -> tuple[float, float]:
+    """`LO,HI`, two numbers.
+
+    Raises:
+        UsageProblem: anything else.
+    """
+    try:
+        lo, hi = (float(x) for x in text.split(","))
+    except ValueError:
+        raise UsageProblem(
+            "--cfg-interval", found=text, expected="LO,HI, for example 0,0.8"
+        ) from None
+    return lo, hi
+
+
 def options_of(row: dict[str, Any]) -> dict[str, Any]:
     """Sampler options under their internal names: `size` becomes width and height, and so on."""
-    options = {k: row[k] for k in ("steps", "cfg", "cfg_norm", "shift", "t_eps") if row.get(k) is not None}
+    options = {
+        k: row[k] for k in ("steps", "cfg", "cfg_norm", "shift", "t_eps") if row.get(k) is not None
+    }
     if row.get("size") is not None:
         options["width"], options["height"] = parse_size(row["size"])
     if row.get("cfg_interval") is not None:
@@ -110,7 +139,9 @@ def _read(lines: BinaryIO, name: str) -> Iterator[dict[str, Any]]:
         for key, value in row.items():
             wanted = FIELDS.get(key)
             if wanted is None:
-                raise InputError(f"{where}: field", found=key, expected=f"one of {', '.join(FIELDS)}")
+                raise InputError(
+                    f"{where}: field", found=key, expected=f"one of {', '.join(FIELDS)}"
+                )
             kinds = (int, float) if wanted is float else (wanted,)
             if isinstance(value, bool) or not isinstance(value, kinds):
                 raise InputError(f"{where}: '{key}'", found=repr(value), expected=wanted.__name__)

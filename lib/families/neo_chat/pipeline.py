@@ -58,7 +58,12 @@ class Prefix:
         }
         arrays.save(path, tensors, self.words)
         return [
-            {"name": k, "dtype": DTYPE_NAMES[v.dtype.name], "shape": list(v.shape), "nbytes": v.nbytes}
+            {
+                "name": k,
+                "dtype": DTYPE_NAMES[v.dtype.name],
+                "shape": list(v.shape),
+                "nbytes": v.nbytes,
+            }
             for k, v in tensors.items()
         ]
 
@@ -100,7 +105,9 @@ class Pipeline:
         self._sessions: dict[str, Session] = {}
         manifest = package.manifest
         if manifest.get("family") != "neo_chat":
-            raise Unsupported(f"{package.root}: family", found=manifest.get("family"), expected="neo_chat")
+            raise Unsupported(
+                f"{package.root}: family", found=manifest.get("family"), expected="neo_chat"
+            )
         self.tokenizer: Tokenizer = load(str(package.root / manifest["tokenizer"]))
         self.tokens: dict[str, int] = manifest["special_tokens"]
         for name, i in self.tokens.items():
@@ -158,7 +165,7 @@ class Pipeline:
             patch_rows, grid = pictures.preprocess(load_image(path), *limits, size)
             rows.append(patch_rows)
             grids.append(grid)
-        feeds = {
+        feeds: arrays.Arrays = {
             "pixel_values": np.concatenate(rows),
             "grid_hw": np.array(grids, np.int64),
         }
@@ -170,6 +177,7 @@ class Pipeline:
         query: str | None,
         *,
         task: str,
+        finished: bool = False,
         prompt: str = "",
         ids: Sequence[int] | None = None,
         images: Sequence[Path] = (),
@@ -178,6 +186,8 @@ class Pipeline:
     ) -> Prefix:
         """Run a query (or token ids) through embedding and decoder.
 
+        Args:
+            finished: the query is taken as it is; else its `<image>` placeholders are expanded.
         Raises:
             InputError: ids outside the vocabulary; pictures and context tokens that do not match;
                 logits that are not finite.
@@ -186,7 +196,7 @@ class Pipeline:
         features, grids = self.encode_pictures(images, chosen)
         if ids is None:
             assert query is not None
-            text = prompts.expand(query, [h * w for h, w in grids]) if images else query
+            text = query if finished else prompts.expand(query, [h * w for h, w in grids])
             ids = self.tokenizer.encode(text)
         tokens = self.checked(ids)
         p = place.prompt_positions(
@@ -214,7 +224,9 @@ class Pipeline:
             raise InputError("prompt: no tokens")
         bad = tokens[(tokens < 0) | (tokens >= self.vocab_size)]
         if bad.size:
-            raise InputError("prompt: token id", found=int(bad[0]), expected=f"0..{self.vocab_size - 1}")
+            raise InputError(
+                "prompt: token id", found=int(bad[0]), expected=f"0..{self.vocab_size - 1}"
+            )
         return tokens
 
     def empty_cache(self) -> dict[str, np.ndarray]:
@@ -223,7 +235,10 @@ class Pipeline:
         if not entries:
             raise SourceNotFound(f"{self.package.root}: component 'decoder' is not in this package")
         return {
-            e["input"]: np.zeros([1 if d == "batch" else 0 if isinstance(d, str) else d for d in e["shape"]], e["dtype"])
+            e["input"]: np.zeros(
+                [1 if d == "batch" else 0 if isinstance(d, str) else d for d in e["shape"]],
+                e["dtype"],
+            )
             for e in entries
         }
 
@@ -248,7 +263,8 @@ class Pipeline:
             prefix.cache[entry["input"]] = out[entry["output"]]
 
     def decode(self, prefix: Prefix, count: int) -> Iterator[int]:
-        """Greedy continuation: token ids, the stop token included, which ends it. The prefix grows."""
+        """Greedy continuation: token ids, the stop token included, which ends it. The prefix
+        grows."""
         stop = self.tokens["<|im_end|>"]
         none = self.encode_pictures((), (0, 0))[0]
         for _ in range(count):
@@ -266,13 +282,15 @@ class Pipeline:
         """A prefix file, checked against this package.
 
         Raises:
-            InputError: an array is missing or has another shape than the package's cache, or the file
-                was made with another package.
+            InputError: an array is missing or has another shape than the package's cache, or the
+                file was made with another package.
         """
         tensors, words = arrays.load(path)
         if words.get("package") != self.package.digest:
             raise InputError(
-                f"{path}: made with package", found=words.get("package"), expected=self.package.digest
+                f"{path}: made with package",
+                found=words.get("package"),
+                expected=self.package.digest,
             )
         for name in ("token_ids", "position_ids"):
             if name not in tensors:
@@ -324,8 +342,8 @@ class Pipeline:
     ) -> np.ndarray:
         """Flow-matching sampling of one picture from z [1, 3, H, W]; returns the last z.
 
-        The picture is embedded once a step and denoised once a branch. Each branch places the picture
-        behind its own prefix.
+        The picture is embedded once a step and denoised once a branch. Each branch places the
+        picture behind its own prefix.
         """
         F = self.token_pixels
         th, tw = recipe.height // F, recipe.width // F

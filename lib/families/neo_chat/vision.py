@@ -17,8 +17,8 @@ def tower(g: Graph, rows: Value, x: Value, y: Value, c: NeoChatConfig) -> Value:
     """Patches to tokens: linear, GELU, 2-D rotary code, then one linear map of each m x m block.
 
     Args:
-        rows: [N, 3 P P], each row (channel, row, column); N = T m m in token order: the m m patches of
-            a token, row by row, are consecutive.
+        rows: [N, 3 P P], each row (channel, row, column); N = T m m in token order: the m m patches
+            of a token, row by row, are consecutive.
         x, y: float32 [1, N], column and row of each patch in its picture.
     Returns:
         [T, D].
@@ -58,8 +58,8 @@ def _place(g: Graph, h: Value, x: Value, y: Value, c: NeoChatConfig) -> Value:
 def token_order(g: Graph, grid_hw: Value, c: NeoChatConfig) -> tuple[Value, Value, Value]:
     """For pictures with patch grids [images, 2] (rows, columns), patches in token order.
 
-    Input rows come picture after picture, row-major in patches; the tower wants the m m patches of a
-    token together. Everything here is integer arithmetic on the position number, so any number of
+    Input rows come picture after picture, row-major in patches; the tower wants the m m patches of
+    a token together. Everything here is integer arithmetic on the position number, so any number of
     pictures of any sizes runs in one graph without a loop.
 
     Returns:
@@ -98,7 +98,8 @@ def patchify(g: Graph, z: Value, c: NeoChatConfig) -> tuple[Value, Value, Value,
     shape = g.Shape(z)
     batch, _, H, W = g.Split(shape, [1, 1, 1, 1], axis=0, outputs=4)
     th, tw = g.Div(H, F), g.Div(W, F)
-    # F must divide both sides: the Reshape below has no other way to be valid, so a wrong size fails
+    # F must divide both sides: the Reshape below has no other way to be valid, so a wrong size
+    # fails
     blocks = g.Concat(batch, [3], th, [m, P], tw, [m, P], axis=0)
     z = g.Reshape(z, blocks, shape=["batch", 3, "th", m, P, "tw", m, P])
     z = g.Transpose(z, perm=[0, 2, 5, 3, 6, 1, 4, 7])  # [B, th, tw, m, m, 3, P, P]
@@ -122,10 +123,17 @@ def sinusoid_frequencies(width: int = 256, period: float = 10000.0) -> np.ndarra
     return np.exp(np.float32(-np.log(period)) * k / np.float32(half)).astype(np.float32)
 
 
-def scalar_embedder(g: Graph, value: Value, c: NeoChatConfig, dtype: int) -> Value:
-    """Linear(SiLU(Linear([cos(f v), sin(f v)]))) of a scalar: float32 [1] -> [1, D]. Cosines come first."""
+def sinusoid(g: Graph, values: Value) -> Value:
+    """[cos(f v), sin(f v)], cosines first: float32 [n] -> [n, 256]. v is used as it is."""
     f = g.constant(sinusoid_frequencies(), "sinusoid frequencies, width 256, period 10000")
-    angle = g.Mul(g.Unsqueeze(value, [1]), f)  # [1, 128]
-    code = g.Concat(g.Cos(angle), g.Sin(angle), axis=-1)
+    angle = g.Mul(g.Unsqueeze(values, [1]), f)  # [n, 128]
+    return g.Concat(g.Cos(angle), g.Sin(angle), axis=-1)
+
+
+def scalar_embedder(g: Graph, value: Value, c: NeoChatConfig, dtype: int) -> Value:
+    """Linear(SiLU(Linear(sinusoid(v)))) of a scalar: float32 [1] -> [1, D]."""
+    code = sinusoid(g, value)
     code = g.Cast(code, to=dtype) if dtype != FLOAT else code
-    return g.linear(silu(g, g.linear(code, "mlp.0", c.llm.D, bias=True)), "mlp.2", c.llm.D, bias=True)
+    return g.linear(
+        silu(g, g.linear(code, "mlp.0", c.llm.D, bias=True)), "mlp.2", c.llm.D, bias=True
+    )

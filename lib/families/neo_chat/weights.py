@@ -1,4 +1,5 @@
-"""Checkpoint names of neo_chat: the one rename, head widths, and variants that are refused by name."""
+"""Checkpoint names of neo_chat: the one rename, head widths, and variants that are refused by
+name."""
 
 from __future__ import annotations
 

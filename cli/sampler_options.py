@@ -1,0 +1,105 @@
+"""Option types of the commands that run a package: prompts, pictures and the sampler."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def _file(name: str, help: str) -> typer.models.OptionInfo:
+    return typer.Option(name, metavar="FILE", help=help)
+
+
+Prompt = Annotated[
+    str | None, typer.Option("--prompt", metavar="TEXT", help="Text, put into the task's template.")
+]
+System = Annotated[
+    str | None, typer.Option("--system", metavar="TEXT", help="System text of the template.")
+]
+Prompts = Annotated[
+    str | None,
+    _file("--prompts", "JSON Lines of prompt, seed, size, output, ...; - for standard input."),
+]
+Prefix = Annotated[Path | None, _file("--prefix", "Prefix file of the prompt.")]
+PrefixUnconditional = Annotated[
+    Path | None, _file("--prefix-unconditional", "Prefix file of the empty prompt.")
+]
+Size = Annotated[str | None, typer.Option("--size", metavar="WxH", help="Pixels, multiples of 32.")]
+Steps = Annotated[int | None, typer.Option("--steps", min=1, metavar="N", help="Euler steps.")]
+Cfg = Annotated[
+    float | None,
+    typer.Option("--cfg", metavar="SCALE", help="Guidance scale; 1 and below: none."),
+]
+CfgNorm = Annotated[
+    str | None,
+    typer.Option("--cfg-norm", metavar="NORM", help="none, global, channel or cfg_zero_star."),
+]
+CfgInterval = Annotated[
+    str | None,
+    typer.Option("--cfg-interval", metavar="LO,HI", help="Guidance only for t in this range."),
+]
+Shift = Annotated[
+    float | None, typer.Option("--shift", metavar="SHIFT", help="Timestep shift; 1 is none.")
+]
+TEps = Annotated[
+    float | None, typer.Option("--t-eps", metavar="EPS", help="Floor of 1 - t in the velocity.")
+]
+Count = Annotated[
+    int,
+    typer.Option("--count", min=1, max=10000, metavar="N", help="Pictures, with seeds in a row."),
+]
+Rng = Annotated[
+    str,
+    typer.Option("--rng", metavar="RNG", help="portable: the same noise on every machine."),
+]
+LatentFile = Annotated[Path | None, _file("--latent", "Start from its tensor 'noise' or 'z'.")]
+SaveLatent = Annotated[Path | None, _file("--save-latent", "Write the unit noise.")]
+Trace = Annotated[Path | None, _file("--trace", "Write z, t and v of all steps.")]
+Sheet = Annotated[
+    Path | None,
+    typer.Option("--sheet", metavar="PNG", help="All pictures on one contact sheet."),
+]
+NoMetadata = Annotated[bool, typer.Option("--no-metadata", help="No recipe in the PNG.")]
+PromptFile = Annotated[
+    Path | None, _file("--prompt-file", "File with the text; - for standard input.")
+]
+Query = Annotated[
+    str | None,
+    typer.Option(
+        "--query", metavar="TEXT", help="Finished text with special tokens, taken as it is."
+    ),
+]
+Tokens = Annotated[
+    str | None, typer.Option("--tokens", metavar="LIST", help="Token ids: 1,2,3 or @FILE.")
+]
+Images = Annotated[list[Path] | None, _file("--image", "Picture. May be repeated.")]
+Task = Annotated[
+    str,
+    typer.Option("--task", metavar="TASK", help="chat, text-to-image or unconditional."),
+]
+MinPixels = Annotated[
+    int | None,
+    typer.Option(
+        "--min-pixels", min=1, metavar="N", help="Least pixels of a picture after resizing."
+    ),
+]
+MaxPixels = Annotated[
+    int | None,
+    typer.Option(
+        "--max-pixels", min=1, metavar="N", help="Most pixels of a picture after resizing."
+    ),
+]
+Decode = Annotated[
+    int,
+    typer.Option("--decode", min=0, metavar="N", help="Continue greedily by up to N tokens."),
+]
+Raw = Annotated[bool, typer.Option("--raw", help="With --decode: print the text alone.")]
+AllLogits = Annotated[
+    bool, typer.Option("--all-logits", help="Logits of every position, not of the last alone.")
+]
+PrefixOutput = Annotated[
+    Path | None,
+    typer.Option("--output", "-o", metavar="FILE", help="Prefix file to write (safetensors)."),
+]

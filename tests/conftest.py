@@ -1,0 +1,89 @@
+"""Running commands in the process and as processes, and a package of the demonstration checkpoint."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+DATA = Path(__file__).parent / "data"
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a command ended. `records`: its JSON Lines, when that is what it wrote."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def records(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.out.splitlines()]
+
+    def of(self, kind: str) -> list[dict[str, Any]]:
+        return [r for r in self.records if r["kind"] == kind]
+
+
+def run_ntool(*arguments: object, stdin: str | None = None, **options: Any) -> Ended:
+    """`ntool ARGUMENTS` as a process of its own."""
+    env = {**os.environ, **options.pop("env", {})}
+    done = subprocess.run(
+        [sys.executable, "-m", "ntool", *map(str, arguments)],
+        input=stdin,
+        capture_output=True,
+        text=True,
+        env=env,
+        timeout=options.pop("timeout", 120),
+        **options,
+    )
+    return Ended(done.returncode, done.stdout, done.stderr)
+
+
+@pytest.fixture
+def ntool(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Ended]:
+    """Run a command in this process (no start-up cost); `code` is checked."""
+    from ntool import guard
+    from ntool.console import console
+
+    def run(*arguments: object, code: int = 0) -> Ended:
+        import contextlib
+        import io
+
+        out, err = io.TextIOWrapper(io.BytesIO(), "utf-8"), io.StringIO()
+        console.command, console.verbose = "", False
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            found = guard.run([str(a) for a in arguments])
+            out.flush()
+        text = out.buffer.getvalue().decode()  # type: ignore[attr-defined]
+        assert found == code, f"exit {found}, not {code}\n{text[-2000:]}\n{err.getvalue()[-3000:]}"
+        return Ended(found, text, err.getvalue())
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def demo_package(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The demonstration checkpoint, exported. Read only: copy it to change it."""
+    folder = tmp_path_factory.mktemp("demo") / "shapes.pkg"
+    done = run_ntool("export-component", "demo:shapes", "-o", folder)
+    assert done.code == 0, done.err
+    return folder
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Exports made on the way go to a temporary folder, not to the user's cache."""
+    os.environ["NTOOL_CACHE"] = str(tmp_path_factory.mktemp("cache"))
+
+
+@pytest.fixture
+def data() -> Path:
+    return DATA
