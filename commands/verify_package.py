@@ -1,7 +1,97 @@
-"""verify_package."""
+"""Records written: `check` (one a finding per component), `file` (a written SHA256SUMS), `summary`."""
 
 from __future__ import annotations
 
+import time
+from typing import Annotated, Optional
 
-def verify_package() -> None:
-    """Not built yet."""
+import typer
+
+from ..console import console
+from ..options import Device
+
+
+def _print_schema(value: bool) -> None:
+    if value:
+        from ..lib.package.schema import text
+
+        print(text(), end="")
+        raise typer.Exit
+
+
+def verify_package(
+    package: Annotated[
+        str,
+        typer.Argument(
+            metavar="PKG", help="Package folder; or a folder of graphs, or one .onnx.", show_default=False
+        ),
+    ],
+    check: Annotated[
+        Optional[list[str]],
+        typer.Option("--check", metavar="ID", help="Only these checks; globs. May be repeated."),
+    ] = None,
+    skip: Annotated[
+        Optional[list[str]],
+        typer.Option("--skip", metavar="ID", help="Not these checks; globs. May be repeated."),
+    ] = None,
+    standard_only: Annotated[
+        bool, typer.Option("--standard-only", help="Refuse operators of custom domains.")
+    ] = False,
+    against: Annotated[
+        Optional[str],
+        typer.Option(
+            "--against", metavar="SOURCE", help="Compare every weight with this checkpoint."
+        ),
+    ] = None,
+    no_run: Annotated[
+        bool, typer.Option("--no-run", help="Load and run nothing (skips run.*).")
+    ] = False,
+    write_manifest: Annotated[
+        bool, typer.Option("--write-manifest", help="Write SHA256SUMS if all checks hold.")
+    ] = False,
+    manifest: Annotated[
+        Optional[str],
+        typer.Option("--manifest", metavar="FILE", help="Compare with this list of SHA-256 sums."),
+    ] = None,
+    device: Device = "auto",
+    print_schema: Annotated[
+        bool,
+        typer.Option(
+            "--print-schema", callback=_print_schema, is_eager=True, help="Print the schema of package.json."
+        ),
+    ] = False,
+) -> None:
+    """Check a package: files, graphs, weights, flow, and whether it runs here. Exit 1 if anything fails."""
+    from ..lib.errors import UsageProblem
+    from ..lib.package import sums, verify
+    from ..lib.package.checks.subject import Options, Subject
+    from ..lib.runtime.session import resolve_device
+
+    if write_manifest and manifest:
+        raise UsageProblem("--write-manifest with --manifest", expected="one of them")
+    ids = verify.select(check or (), skip or (), run=not no_run)
+    tally = verify.Tally()
+    started = time.monotonic()
+    with console.stream(main="check", source=package, format="package") as out:
+        options = Options(standard_only, against, manifest, write_manifest)
+        subject = Subject(package, options)
+        if any(i.startswith("run.") for i in ids):
+            options.device = resolve_device(device, console.note)
+        for check_id, finding in verify.verify(subject, ids):
+            tally.add(check_id, finding)
+            if finding.warning:
+                console.note(f"warning: {check_id}: {finding.message}")
+            out.write("check", **verify.record(check_id, finding))
+        if write_manifest and not tally.failed:
+            count = sums.write(subject.root)
+            out.write("file", path=sums.NAME, role="manifest", entries=count)
+        out.write("summary", **tally.summary(), seconds=round(time.monotonic() - started, 3))
+    if tally.first is not None:
+        check_id, finding = tally.first
+        where = f"{finding.component}: " if finding.component else ""
+        found = f": found {finding.actual}" if finding.actual is not None else ""
+        expected = f", expected {finding.expected}" if finding.expected is not None else ""
+        kept = f"; {sums.NAME} not written" if write_manifest else ""
+        text = f"{check_id}: {where}{finding.message}{found}{expected}"
+        console.say(f"{tally.states[False]} findings{kept}, the first: {text[:1000]}")
+        raise typer.Exit(1)

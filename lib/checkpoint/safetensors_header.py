@@ -15,7 +15,7 @@ import struct
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..errors import NtoolError, SourceNotFound
+from ..errors import InputError, NtoolError, SourceNotFound
 from . import header_entries, strict_json
 from .regular_file import NotRegular, open_regular
 from .sniff import what_is
@@ -174,3 +174,14 @@ def _fill(header: Header, raw: bytes, length: int, start: Any) -> None:
     with strict_json.no_collector():
         if not header_entries.fill_sound(header, text, 8 + length):
             header_entries.fill_with_findings(header, text, 8 + length)
+
+
+def require_sound(header: Header) -> None:
+    """Raise the first thing wrong with a file, for readers that need all of it.
+
+    Raises:
+        InputError: names file, tensor, found and expected.
+    """
+    for p in header.problems:
+        if p.severity == "error":
+            raise InputError(": ".join(x for x in (p.file, p.name, p.message) if x))

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
-from header_files import index, shard, write
+from .header_files import index, shard, write
 from ntool.lib.checkpoint.source import open_checkpoint
 from ntool.lib.checkpoint.tensor import Checkpoint, exit_code
 from ntool.lib.errors import SourceNotFound, Unsupported, UsageProblem

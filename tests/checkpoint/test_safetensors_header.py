@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from header_files import entry, pack, shard, write
+from .header_files import entry, pack, shard, write
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from ntool.lib.checkpoint import header_entries, safetensors_header

@@ -1,0 +1,71 @@
+"""The ports of neo_chat's components as data: what a package of this family must look like.
+
+Source: docs/neo-chat.md, "Components"; the graphs themselves are in components.py.
+"""
+
+from __future__ import annotations
+
+Port = tuple[str, tuple[str | int | None, ...]]
+"""(element type, dimensions): `float` is the component's compute type; a string is a symbolic dimension,
+None any fixed number."""
+
+HIDDEN = None
+
+PORTS: dict[str, dict[str, dict[str, Port]]] = {
+    "vision_encoder": {
+        "inputs": {"pixel_values": ("float32", ("patches", None)), "grid_hw": ("int64", ("images", 2))},
+        "outputs": {"image_features": ("float", ("image_tokens", HIDDEN))},
+    },
+    "embedding": {
+        "inputs": {
+            "input_ids": ("int64", ("batch", "sequence")),
+            "image_features": ("float", ("image_tokens", HIDDEN)),
+        },
+        "outputs": {"inputs_embeds": ("float", ("batch", "sequence", HIDDEN))},
+    },
+    "decoder": {
+        "inputs": {
+            "inputs_embeds": ("float", ("batch", "sequence", HIDDEN)),
+            "position_ids": ("int64", (3, "sequence")),
+            "logits_to_keep": ("int64", (1,)),
+        },
+        "outputs": {"logits": ("float", ("batch", "kept", None))},
+    },
+    "image_gen_embedding": {
+        "inputs": {
+            "z": ("float32", ("batch", 3, "height", "width")),
+            "timestep": ("float32", (1,)),
+            "noise_scale": ("float32", (1,)),
+        },
+        "outputs": {"inputs_embeds": ("float", ("batch", "picture_tokens", HIDDEN))},
+    },
+    "image_gen_denoiser": {
+        "inputs": {
+            "inputs_embeds": ("float", ("batch", "picture_tokens", HIDDEN)),
+            "position_ids": ("int64", (3, "picture_tokens")),
+            "token_grid": ("int64", (2,)),
+        },
+        "outputs": {"x0": ("float32", ("batch", 3, "height", "width"))},
+    },
+}
+
+OPTIONAL_PORTS = ("noise_scale",)
+"""Inputs that only some checkpoints have (`add_noise_scale_embedding`)."""
+
+CACHE_PORTS = {"decoder": ("inputs", "outputs"), "image_gen_denoiser": ("inputs",)}
+"""Which sides of a component carry the tensors that package.json lists under `cache`."""
+
+OPTIONAL_COMPONENTS = ("vision_encoder",)
+"""Components without which a task still works: a text-only package has no vision tower."""
+
+TOKEN_GUARDS = {"embedding": ("input_ids", "<IMG_CONTEXT>")}
+"""Token ids that are written into a graph: component -> (input that is compared, token)."""
+
+DTYPES: dict[str, tuple[str, ...]] = {
+    "vision_encoder": ("float32", "float16", "bfloat16"),
+    "embedding": ("float32", "float16", "bfloat16"),
+    "decoder": ("float32", "float16", "bfloat16"),
+    "image_gen_embedding": ("float32", "bfloat16"),
+    "image_gen_denoiser": ("float32", "bfloat16"),
+}
+"""Element types of weights and arithmetic. Activations of generation leave float16's range."""

@@ -1,0 +1,236 @@
+"""Small runs of a neo_chat package: inputs that fit together for every axis, and a tiny picture.
+
+B sequences, S tokens of a prompt, P cached tokens, L = th tw tokens of a picture. Numbers come from a
+fixed seed. Which inputs belong together, the graphs cannot say: the patches of `pixel_values` are those
+of `grid_hw`, context tokens are as many as picture features, positions are of as many tokens.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from ...package.package import Package
+from ...runtime.session import Arrays, Session
+from . import positions as place
+from .pipeline import Pipeline, Recipe
+
+Sizes = dict[str, int]
+"""Symbolic dimension -> length."""
+
+_BASE: dict[str, dict[str, Any]] = {
+    "vision_encoder": {"grids": ((2, 2),)},
+    "embedding": {"batch": 1, "sequence": 3, "image_tokens": 0},
+    "decoder": {"batch": 1, "sequence": 3, "past_sequence": 0, "kept": 1},
+    "image_gen_embedding": {"batch": 1, "height": 1, "width": 2},
+    "image_gen_denoiser": {"batch": 1, "grid": (1, 2), "past_sequence": 1},
+}
+_VARIED: dict[str, tuple[dict[str, Any], ...]] = {
+    "vision_encoder": ({"grids": ((2, 4),)}, {"grids": ((4, 2), (2, 2))}),
+    "embedding": ({"batch": 2}, {"sequence": 5}, {"image_tokens": 2}),
+    "decoder": ({"batch": 2}, {"sequence": 1}, {"past_sequence": 4}, {"kept": 2}),
+    "image_gen_embedding": ({"batch": 2}, {"height": 2}, {"width": 3}),
+    "image_gen_denoiser": ({"batch": 2}, {"grid": (2, 2)}, {"grid": (3, 1)}, {"past_sequence": 3}),
+}
+
+
+def cases(manifest: dict[str, Any], component: str) -> Iterator[tuple[str, Arrays, Sizes]]:
+    """Runs in which each symbolic axis of a component takes at least two values.
+
+    Yields:
+        What is varied, the feeds, and the length of every symbolic dimension of inputs and outputs.
+        Grids and picture sides count in tokens, except the grids of pictures that are read: patches.
+    """
+    base = _BASE[component]
+    for change in ({}, *_VARIED[component]):
+        label = ", ".join(f"{k} {v}" for k, v in change.items()) or "smallest"
+        feeds, sizes = _MAKERS[component](manifest, {**base, **change})
+        yield label, feeds, sizes
+
+
+def _vision_encoder(manifest: dict[str, Any], c: dict[str, Any]) -> tuple[Arrays, Sizes]:
+    grids = c["grids"]
+    patches = sum(h * w for h, w in grids)
+    width = _shape(manifest, "vision_encoder", "pixel_values")[1]
+    merge = manifest["workflow"]["positions"]["token_pixels"] // math.isqrt(width // 3)
+    # a grid of whole tokens: the base counts 2 patches a side, the usual merge
+    grids = [(h * merge // 2, w * merge // 2) for h, w in grids]
+    patches = sum(h * w for h, w in grids)
+    feeds = {"pixel_values": _noise(patches, width), "grid_hw": np.array(grids, np.int64)}
+    return feeds, {
+        "patches": patches,
+        "images": len(grids),
+        "image_tokens": patches // merge**2,
+    }
+
+
+def _embedding(manifest: dict[str, Any], c: dict[str, Any]) -> tuple[Arrays, Sizes]:
+    B, S, n = c["batch"], c["sequence"], c["image_tokens"]
+    context = manifest["special_tokens"]["<IMG_CONTEXT>"]
+    ids = np.full((B, S), 0 if context else 1, np.int64)
+    ids[0, 1 : 1 + n] = context
+    port = _port(manifest, "embedding", "image_features")
+    features = _noise(n, port["shape"][1], dtype=port["dtype"])
+    return {"input_ids": ids, "image_features": features}, {
+        "batch": B,
+        "sequence": S,
+        "image_tokens": n,
+    }
+
+
+def _decoder(manifest: dict[str, Any], c: dict[str, Any]) -> tuple[Arrays, Sizes]:
+    B, S, P = c["batch"], c["sequence"], c["past_sequence"]
+    port = _port(manifest, "decoder", "inputs_embeds")
+    feeds = {
+        "inputs_embeds": _noise(B, S, port["shape"][2], dtype=port["dtype"]),
+        "position_ids": place.text_positions(P, S),
+        "logits_to_keep": np.array([min(c["kept"], S)], np.int64),
+        **_cache(manifest, B, P),
+    }
+    sizes = {"batch": B, "sequence": S, "past_sequence": P, "total_sequence": P + S}
+    return feeds, {**sizes, "kept": min(c["kept"], S)}
+
+
+def _image_gen_embedding(manifest: dict[str, Any], c: dict[str, Any]) -> tuple[Arrays, Sizes]:
+    F = manifest["workflow"]["positions"]["token_pixels"]
+    B, H, W = c["batch"], c["height"] * F, c["width"] * F
+    feeds = {
+        "z": _noise(B, 3, H, W),
+        "timestep": np.array([0.5], np.float32),
+        "noise_scale": np.array([1.0], np.float32),
+    }
+    return feeds, {"batch": B, "height": H, "width": W, "picture_tokens": c["height"] * c["width"]}
+
+
+def _image_gen_denoiser(manifest: dict[str, Any], c: dict[str, Any]) -> tuple[Arrays, Sizes]:
+    F = manifest["workflow"]["positions"]["token_pixels"]
+    B, P, (th, tw) = c["batch"], c["past_sequence"], c["grid"]
+    port = _port(manifest, "image_gen_denoiser", "inputs_embeds")
+    feeds = {
+        "inputs_embeds": _noise(B, th * tw, port["shape"][2], dtype=port["dtype"]),
+        "position_ids": place.image_positions(P, th, tw),
+        "token_grid": np.array([th, tw], np.int64),
+        **_cache(manifest, B, P),
+    }
+    sizes = {"batch": B, "past_sequence": P, "picture_tokens": th * tw}
+    return feeds, {**sizes, "height": th * F, "width": tw * F}
+
+
+_MAKERS: dict[str, Callable[[dict[str, Any], dict[str, Any]], tuple[Arrays, Sizes]]] = {
+    "vision_encoder": _vision_encoder,
+    "embedding": _embedding,
+    "decoder": _decoder,
+    "image_gen_embedding": _image_gen_embedding,
+    "image_gen_denoiser": _image_gen_denoiser,
+}
+
+
+def _cache(manifest: dict[str, Any], batch: int, past: int) -> Arrays:
+    sizes = {"batch": batch, "past_sequence": past}
+    return {
+        e["input"]: _noise(*(sizes.get(d, d) for d in e["shape"]), dtype=e["dtype"])
+        for e in manifest["cache"]
+    }
+
+
+def _port(manifest: dict[str, Any], component: str, name: str) -> dict[str, Any]:
+    ports = manifest["components"][component]["inputs"]
+    found: dict[str, Any] = next(p for p in ports if p["name"] == name)
+    return found
+
+
+def _shape(manifest: dict[str, Any], component: str, name: str) -> list[Any]:
+    shape: list[Any] = _port(manifest, component, name)["shape"]
+    return shape
+
+
+def _noise(*shape: int, dtype: str = "float32") -> np.ndarray:
+    if dtype == "bfloat16":
+        import ml_dtypes
+
+        dtype = ml_dtypes.bfloat16
+    return np.random.default_rng(0).standard_normal(shape, np.float32).astype(dtype)
+
+
+# -- a prompt and a picture ---------------------------------------------------------------------
+
+STEPS = 2
+
+
+class _Watched:
+    """A session that reports outputs which are not finite."""
+
+    def __init__(self, component: str, session: Session, report: Callable[[str, str], None]) -> None:
+        self._component, self._session, self._report = component, session, report
+        self.inputs, self.outputs = session.inputs, session.outputs
+
+    def run(self, feeds: Arrays, outputs: list[str] | None = None) -> Arrays:
+        """Run; every output of floating type is looked at."""
+        found = self._session.run(feeds, outputs)
+        for name, value in found.items():
+            if value.dtype.kind in "fV" and not np.isfinite(value.astype(np.float32)).all():
+                self._report(self._component, name)
+        return found
+
+
+class _Trial(Pipeline):
+    """The pipeline with sessions that exist already and are watched."""
+
+    def __init__(
+        self, package: Package, sessions: dict[str, Session], report: Callable[[str, str], None]
+    ) -> None:
+        super().__init__(package)
+        self._watched = {name: _Watched(name, s, report) for name, s in sessions.items()}
+
+    def session(self, component: str) -> Session:
+        """The watched session of a component."""
+        return self._watched[component]  # type: ignore[return-value]
+
+
+def finite(package: Package, sessions: dict[str, Session]) -> Iterator[tuple[str, str]]:
+    """A tiny prefill and two denoising steps, as far as the package has the components for them.
+
+    Args:
+        sessions: a loaded session of every component.
+    Yields:
+        (component, output) whose values are not finite. After the first bad prefill or step the rest
+        is not run.
+    Raises:
+        InputError: the pipeline itself refuses to go on.
+    """
+    found: list[tuple[str, str]] = []
+    trial = _Trial(package, sessions, lambda component, name: found.append((component, name)))
+    there = set(sessions)
+    if "vision_encoder" in there:
+        feeds, _ = _vision_encoder(package.manifest, _BASE["vision_encoder"])
+        trial.session("vision_encoder").run(feeds)
+    if {"embedding", "decoder"} <= there and not found:
+        task = "text-to-image"
+        ids = [package.manifest["special_tokens"]["<|im_start|>"]] * 2
+        try:
+            prefix = trial.prefill(None, task=task, ids=ids)
+        except Exception:
+            if not found:
+                raise
+        else:
+            if {"image_gen_embedding", "image_gen_denoiser"} <= there and not found:
+                _two_steps(trial, prefix, found)
+    yield from dict.fromkeys(found)
+
+
+def _two_steps(trial: _Trial, prefix: Any, found: list[tuple[str, str]]) -> None:
+    F = trial.token_pixels
+    recipe = Recipe(
+        width=2 * F, height=F, steps=STEPS, cfg=2.0, cfg_norm="none", interval=(0.0, 1.0),
+        shift=1.0, t_eps=0.02,
+    )  # fmt: skip
+    scale = trial.noise_scale(recipe.width, recipe.height)
+    z = _noise(1, 3, recipe.height, recipe.width) * np.float32(scale)
+    try:
+        trial.sample({"cond": prefix, "uncond": prefix}, z, scale, recipe, lambda step: None)
+    except Exception:
+        if not found:
+            raise

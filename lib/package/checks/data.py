@@ -1,0 +1,285 @@
+"""data.*: the files that hold the weights, against what the graphs say of them."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator
+
+from ...checkpoint.regular_file import open_regular
+from ...checkpoint.safetensors_header import Header, read_header
+from ...errors import NtoolError
+from .. import sums
+from .external import External, externals, locate
+from .parse import type_name
+from .subject import MAX_LISTED, Check, Finding, Part, Subject, bad, not_applicable, warn
+
+PADDING = 65536
+"""Longest run of zero bytes between tensors that passes as alignment (writers align to a page)."""
+BAND = 8 << 20
+_DTYPES = {
+    "F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "I64": "int64",
+    "I32": "int32", "I16": "int16", "I8": "int8", "U64": "uint64", "U32": "uint32", "U16": "uint16",
+    "U8": "uint8", "BOOL": "bool", "F8_E4M3": "float8e4m3fn", "F8_E5M2": "float8e5m2",
+    "F8_E4M3FNUZ": "float8e4m3fnuz", "F8_E5M2FNUZ": "float8e5m2fnuz", "F8_E8M0": "float8e8m0",
+    "F4": "float4e2m1", "C64": "complex64",
+}  # fmt: skip
+_STORED = {v: k for k, v in _DTYPES.items()}
+
+
+def safetensors_name(data_type: int) -> str:
+    """The safetensors spelling of an ONNX element type; its own name where the format has none."""
+    name = type_name(data_type)
+    return _STORED.get(name, name)
+
+
+def path(subject: Subject, part: Part) -> list[Finding]:
+    """Each location is plain and leads to a regular file inside the graph's folder."""
+    findings = []
+    listed = set(part.entry.get("data", ())) if subject.is_package else set()
+    folder = os.path.dirname(part.file)
+    for location, tensors in by_location(externals(part)).items():
+        _, found = locate(part, location, bare=subject.is_package)
+        for f in found:
+            if f.reason == "missing" and os.path.join(folder, location) in listed:
+                found = [not_applicable(f"{f.message}: see layout.files")]
+                break
+        where = f" ({tensors[0].where}" + (
+            f" and {len(tensors) - 1} more)" if len(tensors) > 1 else ")"
+        )
+        findings += [f if f.ok else _extended(f, where) for f in found]
+    return _limited(findings)
+
+
+def _extended(f: Finding, where: str) -> Finding:
+    return Finding(f.ok, f.message + where, f.expected, f.actual, f.component, f.reason, f.warning)
+
+
+def by_location(found: list[External]) -> dict[str, list[External]]:
+    """External tensors by location, in order of first mention."""
+    files: dict[str, list[External]] = {}
+    for e in found:
+        files.setdefault(e.location, []).append(e)
+    return files
+
+
+def bounds(subject: Subject, part: Part) -> list[Finding]:
+    """Each tensor's bytes lie in its file, are as many as type and shape need, and are its own."""
+    findings = []
+    for location, tensors in by_location(externals(part)).items():
+        real, _ = locate(part, location, bare=subject.is_package)
+        assert real is not None, "data.path holds"
+        size = os.stat(real).st_size
+        header = _header(real, location)
+        sound = []
+        for e in tensors:
+            found = _range(e, location, size)
+            sound += [] if found else [e]
+            findings += [_in(part, f) for f in found]
+        strict = subject.is_package
+        findings += [_in(part, f) for f in _overlaps(sound, location, strict)]
+        if header is not None and not header.problems:
+            findings += [_in(part, f) for f in _entries(sound, header, location, strict)]
+    return _limited(findings)
+
+
+def _in(part: Part, f: Finding) -> Finding:
+    return Finding(
+        f.ok, f"{part.file}: {f.message}", f.expected, f.actual, None, f.reason, f.warning
+    )
+
+
+def _limited(findings: list[Finding]) -> list[Finding]:
+    if len(findings) <= MAX_LISTED:
+        return findings
+    first = sorted(findings, key=lambda f: f.ok is not False)
+    state = first[MAX_LISTED].ok
+    return [*first[:MAX_LISTED], Finding(state, f"and {len(findings) - MAX_LISTED} more")]
+
+
+def _range(e: External, location: str, size: int) -> list[Finding]:
+    if e.numbers:
+        text = f"{e.where}: {', '.join(e.numbers)}"
+        return [bad(text, "decimal digits, at most 2^63 - 1", reason="bad-number")]
+    if e.length is not None and e.length != e.nbytes:
+        text = f"{e.where}: length in {location}, bytes"
+        expected = f"{e.nbytes} for {type_name(e.tensor.data_type)} {list(e.tensor.dims)}"
+        return [bad(text, expected, e.length, reason="length")]
+    if e.start + e.nbytes > size:
+        text = f"{e.where}: bytes {e.start}..{e.start + e.nbytes} of {location}, which has {size}"
+        return [bad(text, f"<= {size}", e.start + e.nbytes, reason="out-of-range")]
+    return []
+
+
+def _overlaps(tensors: list[External], location: str, strict: bool) -> Iterator[Finding]:
+    ordered = sorted((e for e in tensors if e.nbytes), key=lambda e: (e.start, e.nbytes))
+    last: External | None = None
+    for e in ordered:
+        if last is not None and e.start < last.start + last.nbytes:
+            same = (e.start, e.nbytes) == (last.start, last.nbytes)
+            text = f"{e.where} and {last.where} share bytes of {location} from {e.start} on"
+            yield (
+                warn(text, reason="shared") if same and not strict else bad(text, reason="overlap")
+            )
+        if last is None or e.start + e.nbytes > last.start + last.nbytes:
+            last = e
+
+
+def _header(real: str, location: str) -> Header | None:
+    """The safetensors header of a data file, None for a file of another kind."""
+    return read_header(real, location) if location.endswith(".safetensors") else None
+
+
+def _entries(
+    tensors: list[External], header: Header, location: str, strict: bool
+) -> Iterator[Finding]:
+    """Each tensor is exactly one entry of the safetensors header; in a package, that of its name."""
+    entries = {t.offset: t for t in header.tensors if t.nbytes}
+    start = min(entries, default=header.nbytes)
+    for e in tensors:
+        if not e.nbytes:
+            continue
+        entry = entries.get(e.start)
+        if not strict:
+            if e.start < start:
+                text = f"{e.where}: begins inside the header of {location}"
+                yield bad(text, f">= {start}", e.start, reason="in-header")
+            continue
+        found = None
+        if entry is not None:
+            found = [entry.name, _DTYPES.get(entry.dtype, entry.dtype), list(entry.shape)]
+        wanted = [e.tensor.name, type_name(e.tensor.data_type), list(e.tensor.dims)]
+        if found != wanted:
+            text = f"{e.where}: entry of {location} at byte {e.start}"
+            yield bad(text, wanted, found, reason="entry")
+
+
+def orphans(subject: Subject, part: Part) -> list[Finding]:
+    """Every byte of a data file belongs to a tensor, the safetensors header or alignment."""
+    covered: dict[str, list[tuple[int, int]]] = {}
+    names: dict[str, str] = {}
+    for other in subject.parts:
+        if other.path is None or other.reading[1]:
+            continue
+        for location, tensors in by_location(externals(other)).items():
+            real, _ = locate(other, location, bare=subject.is_package)
+            if real is not None:
+                covered.setdefault(real, []).extend(
+                    (e.start, e.start + e.nbytes) for e in tensors if not e.numbers
+                )
+                if other is part:
+                    names[real] = location
+    for name in part.entry.get("data", ()) if subject.is_package else ():
+        real, _ = subject.resolve(name)
+        if real is not None:
+            names.setdefault(real, name)
+            covered.setdefault(real, [])
+    findings = []
+    for real, name in names.items():
+        findings += _file(part, real, name, covered[real], subject.is_package)
+    return findings
+
+
+def _file(
+    part: Part, real: str, name: str, ranges: list[tuple[int, int]], strict: bool
+) -> list[Finding]:
+    header = _header(real, name)
+    where = f"{part.file}: {name}"
+    report = bad if strict else warn
+    if header is not None and header.problems:
+        p = header.problems[0]
+        tensor = f"tensor '{p.name}': " if p.name else ""
+        text = f"{where}: not a sound safetensors file: {tensor}{p.message}"
+        return [report(text, reason=p.code)]
+    size = os.stat(real).st_size
+    at = 0
+    if header is not None:
+        at = min((t.offset for t in header.tensors), default=size)
+    start = at
+    holes = []
+    for begin, end in sorted(ranges):
+        if begin > at:
+            holes.append((at, begin))
+        at = max(at, end)
+    if at < size:
+        holes.append((at, size))
+    orphan = [h for h in holes if header is not None or not _is_padding(real, h, size)]
+    lost = sum(b - a for a, b in orphan)
+    total = f"covered {size - start - lost}, header {start}, orphan {lost}, file {size} bytes"
+    if orphan:
+        first = ", ".join(f"{a}..{b}" for a, b in orphan[:4])
+        return [report(f"{where}: bytes of no tensor: {first} ({total})", 0, lost, reason="orphan")]
+    return [Finding(True, f"{name}: {total}", 0, 0)]
+
+
+def _is_padding(real: str, hole: tuple[int, int], size: int) -> bool:
+    begin, end = hole
+    if end - begin >= PADDING or end == size:
+        return False
+    with open_regular(real, real) as f:
+        return not any(f.read(begin, end - begin))
+
+
+def hashes(subject: Subject) -> list[Finding]:
+    """SHA256SUMS (or --manifest) lists every file with its hash; `checksum` keys hold."""
+    findings = []
+    for part in subject.parts:
+        if part.path is not None and not part.reading[1]:
+            findings += _checksums(subject, part)
+    listed = subject.options.manifest or os.path.join(subject.root, sums.NAME)
+    if subject.options.manifest is None and (
+        subject.options.writing or not os.path.lexists(listed)
+    ):
+        if not findings:
+            what = "it will be written" if subject.options.writing else f"no {sums.NAME}"
+            findings.append(not_applicable(what))
+        return findings
+    try:
+        wanted = sums.read(listed)
+        found = sums.files(subject.root)
+    except NtoolError as e:
+        return [*findings, bad(e.message, reason="unreadable")]
+    for name in sorted(wanted.keys() - set(found)):
+        findings.append(bad(f"{name}: listed, but not there", reason="missing"))
+    for name in sorted(set(found) - wanted.keys()):
+        findings.append(bad(f"{name}: there, but not listed", reason="extra"))
+    for name in sorted(wanted.keys() & set(found)):
+        try:
+            actual = sums.digest(subject.root, name)
+        except NtoolError as e:
+            findings.append(bad(e.message, reason="unreadable"))
+            continue
+        if actual != wanted[name]:
+            findings.append(bad(f"{name}: SHA-256", wanted[name], actual, reason="hash"))
+    return _limited(findings)
+
+
+def _checksums(subject: Subject, part: Part) -> list[Finding]:
+    """The `checksum` key, SHA-1 of the whole data file (ONNX IR.md); no library verifies it."""
+    findings = []
+    known: dict[str, str] = {}
+    for e in externals(part):
+        if e.checksum is None:
+            continue
+        real, _ = locate(part, e.location, bare=subject.is_package)
+        if real is None:
+            continue
+        if real not in known:
+            h = hashlib.sha1(usedforsecurity=False)
+            with open_regular(real, e.location) as f:
+                for at in range(0, f.nbytes, BAND):
+                    h.update(f.read(at, BAND))
+            known[real] = h.hexdigest()
+        if e.checksum.lower() != known[real]:
+            text = f"{part.file}: {e.where}: checksum of {e.location}"
+            more = {"component": part.name, "reason": "checksum"}
+            findings.append(bad(text, known[real], e.checksum[:80], **more))
+    return findings
+
+
+CHECKS = (
+    Check("data.path", path, ("graph.parse",), plain=True),
+    Check("data.bounds", bounds, ("graph.parse", "data.path"), plain=True),
+    Check("data.orphans", orphans, ("graph.parse", "data.path", "data.bounds"), plain=True),
+    Check("data.hash", hashes, package=True, plain=True),
+)

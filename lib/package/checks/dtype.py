@@ -1,0 +1,52 @@
+"""dtype.policy: which element types a component may have, and whether it has those it claims."""
+
+from __future__ import annotations
+
+from onnx import TensorProto
+
+from ..abi import family_module
+from . import walk
+from .external import externals
+from .graph import is_float
+from .parse import type_name
+from .subject import Check, Finding, Part, Subject, bad
+
+
+def policy(subject: Subject, part: Part) -> list[Finding]:
+    """Weights and arithmetic are of the types that package.json claims and the family allows."""
+    findings = []
+    manifest, entry = subject.manifest or {}, part.entry
+    abi = family_module(manifest.get("family"), "abi")
+    allowed = abi.DTYPES.get(part.name) if abi else None
+    for key in ("weight_dtype", "compute_dtype"):
+        if allowed is not None and entry[key] not in allowed:
+            text = f"{part.file}: {key} {entry[key]} of {manifest['family']}'s {part.name}"
+            findings.append(bad(text, list(allowed), entry[key], reason="refused"))
+    for e in externals(part):
+        found = type_name(e.tensor.data_type)
+        if is_float(e.tensor.data_type) and found != entry["weight_dtype"]:
+            text = f"{part.file}: {e.where}: type"
+            findings.append(bad(text, entry["weight_dtype"], found, reason="weight"))
+    if allowed is not None and "float16" not in allowed and not findings:
+        findings += _half(part)
+    return findings[:20]
+
+
+def _half(part: Part) -> list[Finding]:
+    """Values of float16 in a component whose activations leave its range."""
+    findings = []
+    for path, graph in walk.graphs(part.typed):
+        for v in (*graph.input, *graph.value_info, *graph.output):
+            if v.type.tensor_type.elem_type == TensorProto.FLOAT16:
+                where = f"{path}: " if path else ""
+                text = f"{part.file}: {where}value '{v.name}'"
+                findings.append(bad(text, "float32 or bfloat16", "float16", reason="half"))
+        for t in graph.initializer:
+            if t.data_type == TensorProto.FLOAT16:
+                text = f"{part.file}: initializer '{t.name}'"
+                findings.append(bad(text, "float32 or bfloat16", "float16", reason="half"))
+    return findings
+
+
+
+CHECKS = (Check("dtype.policy", policy, ("graph.parse", "layout.schema")),)

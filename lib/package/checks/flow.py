@@ -1,0 +1,183 @@
+"""flow.*: how components fit together, and the tokens that prompts and loops name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from onnx import ModelProto, numpy_helper
+
+from ...errors import NtoolError
+from ..abi import family_module
+from .graph import ports
+from .subject import Check, Finding, Subject, bad, not_applicable
+
+
+def edges(subject: Subject) -> list[Finding]:
+    """Each edge joins ports of equal type and shape; the cache feeds every component that reads it."""
+    assert subject.manifest is not None
+    workflow = subject.manifest["workflow"]
+    found: dict[str, dict[str, dict[str, Any]]] = {}
+    unknown = set()
+    for part in subject.parts:
+        if part.path is None or part.reading[1]:
+            unknown.add(part.name)
+            continue
+        sides = ports(part.model)
+        found[part.name] = {side: {p["name"]: p for p in sides[side]} for side in sides}
+    findings = []
+    fed: dict[str, str] = {}
+    for edge in workflow["edges"]:
+        ends = []
+        for key, side in (("from", "outputs"), ("to", "inputs")):
+            component, _, port = edge[key].partition(".")
+            if component in unknown:
+                break
+            if port not in found.get(component, {}).get(side, {}):
+                text = f"edge {edge['from']} -> {edge['to']}: no {side[:-1]} '{edge[key]}'"
+                findings.append(bad(text, reason="no-port", component=component))
+                break
+            ends.append(found[component][side][port])
+        if len(ends) == 2:
+            findings += _joined(edge, *ends)
+        if edge["to"] in fed and edge["to"].split(".")[0] not in unknown:
+            text = f"{edge['to']}: fed by {fed[edge['to']]} and {edge['from']}"
+            findings.append(bad(text, reason="fed-twice"))
+    findings += _cache(subject.manifest, found)
+    findings += _tasks(subject.manifest, set(found) | unknown)
+    if unknown and not findings:
+        return [not_applicable(f"no graph of {', '.join(sorted(unknown))}: see graph.parse")]
+    return findings
+
+
+def _joined(edge: dict[str, Any], a: dict[str, Any], b: dict[str, Any]) -> list[Finding]:
+    what = f"edge {edge['from']} -> {edge['to']}"
+    component = edge["to"].split(".")[0]
+    if a["dtype"] != b["dtype"]:
+        text = f"{what}: element type"
+        return [bad(text, a["dtype"], b["dtype"], reason="dtype", component=component)]
+    dims = edge.get("dims", {})
+    idle = sorted(set(dims) - {d for d in a["shape"] if isinstance(d, str)})
+    if idle:
+        text = f"{what}: 'dims' renames '{idle[0]}', which the output does not have"
+        return [bad(text, reason="dims", component=component)]
+    renamed = [dims.get(d, d) if isinstance(d, str) else d for d in a["shape"]]
+    if renamed != b["shape"]:
+        reason = "rank" if len(renamed) != len(b["shape"]) else "shape"
+        return [bad(f"{what}: shape", renamed, b["shape"], reason=reason, component=component)]
+    return []
+
+
+def _cache(manifest: dict[str, Any], found: dict[str, Any]) -> list[Finding]:
+    """Each entry of the cache is fed back by an edge, in every component that has its input."""
+    abi = family_module(manifest["family"], "abi")
+    makers = [c for c, s in (abi.CACHE_PORTS if abi else {}).items() if "outputs" in s]
+    joined = {(e["from"], e["to"]) for e in manifest["workflow"]["edges"]}
+    findings = []
+    for entry in manifest["cache"]:
+        for component, sides in found.items():
+            if entry["input"] not in sides["inputs"]:
+                continue
+            port = sides["inputs"][entry["input"]]
+            if (port["dtype"], port["shape"]) != (entry["dtype"], entry["shape"]):
+                text = f"cache entry {entry['input']}: input of {component}"
+                want, have = [entry["dtype"], entry["shape"]], [port["dtype"], port["shape"]]
+                findings.append(bad(text, want, have, reason="cache", component=component))
+            wanted = [(f"{m}.{entry['output']}", f"{component}.{entry['input']}") for m in makers]
+            if makers and not joined & set(wanted):
+                text = f"cache entry {entry['input']} of {component} is fed by no edge"
+                edge = " -> ".join(wanted[0])
+                findings.append(bad(text, edge, None, reason="cache-edge", component=component))
+    return findings
+
+
+def _tasks(manifest: dict[str, Any], there: set[str]) -> list[Finding]:
+    abi = family_module(manifest["family"], "abi")
+    optional = abi.OPTIONAL_COMPONENTS if abi else ()
+    findings = []
+    for task, value in manifest["workflow"]["tasks"].items():
+        loop, decode = value.get("loop", {}), value.get("decode", {})
+        named = [*value["once"], *decode.get("each_token", ())]
+        named += [*loop.get("each_step", ()), *loop.get("each_step_and_branch", ())]
+        for name in dict.fromkeys(named):
+            if name not in there and name not in optional:
+                text = f"task {task}: component '{name}' is not in this package"
+                findings.append(bad(text, sorted(there), name, reason="task"))
+    return findings
+
+
+def tokens(subject: Subject) -> list[Finding]:
+    """Special tokens have the tokenizer's ids, inside the vocabulary; graphs guard the right ones."""
+    from ...text.tokenizer import load
+
+    manifest = subject.manifest
+    assert manifest is not None
+    folder, why = subject.resolve(manifest["tokenizer"])
+    if folder is None:
+        return [not_applicable(f"{manifest['tokenizer']}: {why}: see layout.files")]
+    try:
+        tokenizer = load(folder)
+    except NtoolError as e:
+        return [bad(e.message.replace(subject.root + "/", ""), reason="tokenizer")]
+    findings = []
+    for name, given in manifest["special_tokens"].items():
+        try:
+            actual = tokenizer.id(name)
+        except NtoolError as e:
+            findings.append(bad(f"token '{name}': {e.message}", given, None, reason="no-token"))
+            continue
+        if actual != given:
+            text = f"token '{name}': id in package.json"
+            findings.append(bad(text, actual, given, reason="token-id"))
+        if actual >= manifest["vocab_size"]:
+            text = f"token '{name}': id outside the vocabulary"
+            findings.append(bad(text, f"< {manifest['vocab_size']}", actual, reason="token-id"))
+    abi = family_module(manifest["family"], "abi")
+    for part in subject.parts:
+        guards = (abi.TOKEN_GUARDS if abi else {}).get(part.name)
+        if part.path is None or part.reading[1]:
+            continue
+        if guards is not None and guards[1] in manifest["special_tokens"]:
+            port, token = guards
+            wanted = manifest["special_tokens"][token]
+            found = _compared(part.model, port)
+            if wanted not in found:
+                text = f"{part.file}: id that '{port}' is compared with ({token})"
+                more = {"component": part.name, "reason": "token-guard"}
+                findings.append(bad(text, wanted, sorted(found), **more))
+        missing = set(part.entry["unsupported_token_ids"])
+        if missing:
+            missing -= _whole_numbers(part.model)
+        if missing:
+            text = f"{part.file}: unsupported token ids that no constant of the graph guards"
+            findings.append(bad(text, [], sorted(missing), component=part.name, reason="token-guard"))
+    return findings
+
+
+def _compared(model: ModelProto, port: str) -> set[int]:
+    """Constants that an input is compared with by Equal."""
+    constants = _constants(model)
+    found: set[int] = set()
+    for node in model.graph.node:
+        if node.op_type == "Equal" and port in node.input:
+            for name in node.input:
+                found |= constants.get(name, set())
+    return found
+
+
+def _whole_numbers(model: ModelProto) -> set[int]:
+    return {v for values in _constants(model).values() for v in values}
+
+
+def _constants(model: ModelProto) -> dict[str, set[int]]:
+    """Values of small int64 initializers that are stored in the graph."""
+    return {
+        t.name: {int(v) for v in numpy_helper.to_array(t).ravel()}
+        for t in model.graph.initializer
+        if t.data_type == t.INT64 and t.data_location == t.DEFAULT and len(t.raw_data) <= 1 << 20
+    }
+
+
+CHECKS = (
+    Check("flow.ports", edges, ("layout.schema",), package=True),
+    Check("flow.tokens", tokens, ("layout.schema",), package=True),
+)

@@ -1,0 +1,209 @@
+"""graph.*: the graph of each component, its weights aside."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from typing import Any
+
+import onnx
+from onnx import GraphProto, ModelProto, TensorProto, TypeProto
+
+from . import walk
+from .external import externals, location_fault
+from .parse import type_name
+from .subject import Check, Finding, Part, Subject, bad, not_applicable, one_line
+
+PLAIN_DOMAINS = ("", "ai.onnx", "ai.onnx.ml")
+"""Domains that every ONNX runtime is expected to know."""
+ANY_EP = "onnx-standard"
+
+
+def parse(subject: Subject, part: Part) -> list[Finding]:
+    """Bytes to a model: own rules on top of protobuf's (see parse.py)."""
+    if part.path is None and subject.is_package:
+        return [not_applicable(f"{part.file}: {part.refused}: see layout.files")]
+    return part.reading[1]
+
+
+def checker(subject: Subject, part: Part) -> list[Finding]:
+    """onnx.checker by path with full_check; its external data replaced by empty files.
+
+    The checker never compares external data with anything, but opens it, and refuses the links of a Hub
+    cache. Which files may be read is settled by data.path; here only the graph is judged.
+    """
+    assert part.path is not None
+    locations = {e.location for e in externals(part)}
+    if any(location_fault(x) for x in locations):
+        return [not_applicable("a location of external data is not a plain path: see data.path")]
+    try:
+        if not locations:
+            onnx.checker.check_model(part.path, full_check=True)
+            return []
+        with tempfile.TemporaryDirectory(prefix="ntool-") as folder:
+            graph = os.path.join(folder, "graph.onnx")
+            while os.path.basename(graph) in locations:
+                graph = f"{graph}_"
+            try:
+                os.symlink(part.path, graph)
+            except OSError:  # no links on this system
+                shutil.copyfile(part.path, graph)
+            for location in locations:
+                stand_in = os.path.join(folder, location)
+                os.makedirs(os.path.dirname(stand_in), exist_ok=True)
+                open(stand_in, "xb").close()
+            onnx.checker.check_model(graph, full_check=True)
+    except Exception as e:  # ValidationError, InferenceError and plain RuntimeError have no common base
+        return [bad(f"{part.file}: {one_line(e)}", reason=type(e).__name__)]
+    return []
+
+
+def types(subject: Subject, part: Part) -> list[Finding]:
+    """Every value of every graph has a type, and what is declared agrees with what is inferred."""
+    try:
+        typed = onnx.shape_inference.infer_shapes(part.model, check_type=True, strict_mode=True)
+    except Exception as e:
+        return [bad(f"{part.file}: {one_line(e)}", reason=type(e).__name__)]
+    findings = []
+    for path, graph in walk.graphs(typed):
+        if path.startswith("function "):
+            continue  # a function's types are those of its callers
+        for name in _untyped(graph):
+            where = f"{path}: " if path else ""
+            text = f"{part.file}: {where}value '{name}' has no type, declared or inferred"
+            findings.append(bad(text, reason="no-type"))
+    part.__dict__["typed"] = typed
+    return findings
+
+
+def _untyped(graph: GraphProto) -> list[str]:
+    known = {v.name for v in (*graph.input, *graph.output, *graph.value_info) if _has_type(v.type)}
+    return [o for n in graph.node for o in n.output if o and o not in known]
+
+
+def _has_type(t: TypeProto) -> bool:
+    kind = t.WhichOneof("value")
+    return kind is not None and (kind != "tensor_type" or t.tensor_type.elem_type != 0)
+
+
+def standard(subject: Subject, part: Part) -> list[Finding]:
+    """Only operators of standard domains, wherever they stand.
+
+    A call of a function that the model itself defines is standard when the function's own nodes are.
+    """
+    if not subject.options.standard_only and part.entry.get("execution_provider") != ANY_EP:
+        return [not_applicable("neither --standard-only nor execution_provider onnx-standard")]
+    own = {(f.domain, f.name) for f in part.model.functions}
+    return [
+        bad(f"{part.file}: {path}: operator {n.domain}::{n.op_type}", list(PLAIN_DOMAINS), n.domain)
+        for path, n, _ in walk.nodes(part.model)
+        if n.domain not in PLAIN_DOMAINS and (n.domain, n.op_type) not in own
+    ]
+
+
+def port(value: onnx.ValueInfoProto) -> dict[str, Any]:
+    """Name, dtype and shape of a graph input or output, as package.json spells them."""
+    tensor = value.type.tensor_type
+    shape = [
+        d.dim_value if d.HasField("dim_value") else d.dim_param or None for d in tensor.shape.dim
+    ]
+    return {"name": value.name, "dtype": type_name(tensor.elem_type), "shape": shape}
+
+
+def ports(model: ModelProto) -> dict[str, list[dict[str, Any]]]:
+    """`inputs` (initializers are not inputs) and `outputs` of the main graph."""
+    stored = {t.name for t in model.graph.initializer}
+    return {
+        "inputs": [port(v) for v in model.graph.input if v.name not in stored],
+        "outputs": [port(v) for v in model.graph.output],
+    }
+
+
+def names(subject: Subject, part: Part) -> list[Finding]:
+    """Ports, versions and data files agree with package.json; ports agree with the family's ABI."""
+    from ..abi import abi_findings
+
+    findings = []
+    found = ports(part.model)
+    for side in ("inputs", "outputs"):
+        declared = {p["name"]: p for p in part.entry[side]}
+        actual = {p["name"]: p for p in found[side]}
+        for name in [*declared, *(n for n in actual if n not in declared)]:
+            a, d = actual.get(name), declared.get(name)
+            if a is None or d is None:
+                where = "in the graph" if a is None else "in package.json"
+                text = f"{part.file}: {side[:-1]} '{name}' is not {where}"
+                findings.append(bad(text, list(declared), list(actual), reason="missing-port"))
+            elif (a["dtype"], a["shape"]) != (d["dtype"], d["shape"]):
+                text = f"{part.file}: {side[:-1]} '{name}'"
+                want, have = ([p["dtype"], p["shape"]] for p in (d, a))
+                findings.append(bad(text, want, have, reason="port"))
+        if not findings and list(declared) != list(actual):
+            text = f"{part.file}: order of {side}"
+            findings.append(bad(text, list(declared), list(actual), reason="order"))
+    opset = {o.domain: o.version for o in part.model.opset_import}
+    for key, value in (
+        ("opset", opset.get("", opset.get("ai.onnx"))),
+        ("ir_version", part.model.ir_version),
+    ):
+        if part.entry[key] != value:
+            text = f"{part.file}: {key} of package.json"
+            findings.append(bad(text, value, part.entry[key], reason=key))
+    folder = os.path.dirname(part.file)
+    used = {os.path.join(folder, e.location) for e in externals(part)}
+    listed = set(part.entry["data"])
+    for name in sorted(used - listed):
+        text = f"{part.file}: data file '{name}' is not in package.json"
+        findings.append(bad(text, sorted(listed), name, reason="data-file"))
+    return findings + abi_findings(subject.manifest or {}, part.name, found, part.file)
+
+
+def dead(subject: Subject, part: Part) -> list[Finding]:
+    """Every initializer and every input of the main graph is used; so are initializers of bodies."""
+    findings = []
+    for path, graph in walk.graphs(part.model):
+        used = _used(graph)
+        where = f"{part.file}: {path + ': ' if path else ''}"
+        stored = [t.name for t in graph.initializer]
+        stored += [s.values.name for s in graph.sparse_initializer]
+        findings += [
+            bad(f"{where}initializer '{n}' is used by no node", reason="unused-initializer")
+            for n in stored
+            if n not in used
+        ]
+        if not path:
+            findings += [
+                bad(f"{where}input '{v.name}' is used by no node", reason="unused-input")
+                for v in graph.input
+                if v.name not in used and v.name not in stored
+            ]
+    return findings
+
+
+def _used(graph: GraphProto) -> set[str]:
+    used = {v.name for v in graph.output}
+    pending = [graph]
+    while pending:
+        g = pending.pop()
+        for node in g.node:
+            used.update(node.input)
+            for _, body in walk.bodies(node):
+                used.update(v.name for v in body.output)
+                pending.append(body)
+    return used
+
+
+def is_float(data_type: int) -> bool:
+    """Whether an ONNX element type holds floating-point numbers."""
+    return "FLOAT" in TensorProto.DataType.Name(data_type) or data_type == TensorProto.DOUBLE
+
+
+CHECKS = (
+    Check("graph.parse", parse, plain=True),
+    Check("graph.checker", checker, ("graph.parse",), plain=True),
+    Check("graph.types", types, ("graph.parse",), plain=True),
+    Check("graph.standard", standard, ("graph.parse",), plain=True),
+    Check("graph.names", names, ("graph.parse", "layout.schema")),
+    Check("graph.dead", dead, ("graph.parse",), plain=True),
+)

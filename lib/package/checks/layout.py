@@ -1,0 +1,108 @@
+"""layout.*: the folder and package.json."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+from ...checkpoint.index import contained
+from ...checkpoint.regular_file import open_regular
+from ...errors import NtoolError
+from ...families import MODULES
+from .. import layout, sums
+from ..schema import schema
+from .subject import MAX_LISTED, Check, Finding, Subject, bad, warn
+
+
+def expected_files(subject: Subject) -> dict[str, str | None]:
+    """{file that package.json names or a package always has: component or None}."""
+    manifest = subject.manifest or {}
+    files: dict[str, str | None] = {layout.MANIFEST: None, layout.REPORT: None}
+    if isinstance(manifest.get("processor"), str):
+        files[manifest["processor"]] = None
+    tokenizer = manifest.get("tokenizer")
+    if isinstance(tokenizer, str):
+        files |= {f"{tokenizer}/{name}": None for name in layout.REQUIRED_TOKENIZER_FILES}
+    for part in subject.parts:
+        files[part.file] = part.name
+        for name in part.entry.get("data", ()):
+            if isinstance(name, str):
+                files[name] = part.name
+    return files
+
+
+def files(subject: Subject) -> list[Finding]:
+    """What package.json names is there, regular and inside; nothing unknown is there."""
+    findings = []
+    expected = expected_files(subject)
+    for name, component in expected.items():
+        real, why = subject.resolve(name)
+        if real is None:
+            text = f"{name}: {why}"
+            findings.append(bad(text, "a file in the package", component=component, reason="missing"))
+            continue
+        try:
+            with open_regular(real, name):
+                pass
+        except (NtoolError, OSError) as e:
+            text = e.message if isinstance(e, NtoolError) else f"{name}: {e.strerror or e}"
+            findings.append(bad(text, component=component, reason="not-regular"))
+    if all("/" in part.file for part in subject.parts):
+        # graphs in the top folder: exported into a checkpoint's own folder, which holds more
+        findings += _unknown(subject, set(expected))
+    return findings
+
+
+def _unknown(subject: Subject, expected: set[str]) -> list[Finding]:
+    known = expected | set(layout.OPTIONAL_FILES)
+    tokenizer = (subject.manifest or {}).get("tokenizer")
+    known |= {f"{tokenizer}/{name}" for name in layout.TOKENIZER_FILES}
+    try:
+        there = sums.files(subject.root)
+    except NtoolError as e:
+        return [bad(e.message, reason="too-many")]
+    unknown = [name for name in there if name not in known]
+    findings = [
+        bad(f"{name}: package.json does not name it", "known files only", name, reason="unknown-file")
+        for name in unknown[:MAX_LISTED]
+    ]
+    if len(unknown) > MAX_LISTED:
+        findings.append(bad(f"and {len(unknown) - MAX_LISTED} more unknown files"))
+    for name in there:
+        path = os.path.join(subject.root, name)
+        if name in layout.OPTIONAL_FILES and os.path.islink(path):
+            _, problem = contained(subject.root, name)
+            if problem is not None:
+                findings.append(bad(f"{name}: {problem.message}", reason="symlink-out"))
+    return findings
+
+
+def against_schema(subject: Subject) -> list[Finding]:
+    """package.json is what its JSON Schema says, of a known version and family."""
+    from jsonschema import Draft202012Validator
+
+    manifest: dict[str, Any] = subject.manifest or {}
+    version = manifest.get("schema")
+    if version != layout.SCHEMA:
+        text = f"{layout.MANIFEST}: schema {json.dumps(version)[:80]}"
+        return [bad(text, layout.SCHEMA, version, reason="version")]
+    findings = []
+    errors = sorted(Draft202012Validator(schema()).iter_errors(manifest), key=lambda e: e.json_path)
+    for e in errors[:MAX_LISTED]:
+        message = e.message if len(e.message) <= 200 else e.message[:197] + "..."
+        findings.append(bad(f"{layout.MANIFEST}: {e.json_path}: {message}", reason=str(e.validator)))
+    if len(errors) > MAX_LISTED:
+        findings.append(bad(f"{layout.MANIFEST}: and {len(errors) - MAX_LISTED} more"))
+    if subject.family is not None and subject.family not in MODULES.values():
+        text = f"{layout.MANIFEST}: family '{subject.family}'"
+        findings.append(bad(text, sorted(set(MODULES.values())), subject.family, reason="family"))
+    if not subject.parts and not findings:
+        findings.append(warn(f"{layout.MANIFEST}: no component"))
+    return findings
+
+
+CHECKS = (
+    Check("layout.files", files, package=True),
+    Check("layout.schema", against_schema, package=True),
+)

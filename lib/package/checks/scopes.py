@@ -1,0 +1,164 @@
+"""The rules of names in ONNX graphs: single assignment, topological order, known operators.
+
+Source: ONNX IR.md, "Names Within a Graph", "Nodes" and "Functions".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import onnx
+from onnx import GraphProto, ModelProto, NodeProto
+
+from . import walk
+from .subject import Finding, bad
+
+STANDARD = ("", "ai.onnx", "ai.onnx.ml", "ai.onnx.training", "ai.onnx.preview.training")
+"""Domains whose operators onnx itself defines."""
+
+
+def scope_findings(model: ModelProto, file: str) -> list[Finding]:
+    """All that breaks the rules of names, in main graph, nested graphs, functions and training graphs."""
+    rules = _Rules(model, file)
+    for path, graph in walk.top_graphs(model):
+        known = set(rules.main) if path else set()
+        rules.graph(path, graph, known, rules.imports(model))
+        if not path:
+            rules.main = rules.declared(graph)
+    for f in model.functions:
+        path = f"function {f.domain}::{f.name}"
+        known = set(f.input)
+        if len(known) != len(f.input):
+            rules.add(path, "an input's name twice", "duplicate-name")
+        rules.nodes(path, f.node, known, rules.imports(f))
+        for name in f.output:
+            if name not in known:
+                rules.add(path, f"output '{name}' is made by no node", "undefined-value")
+    rules.recursion()
+    return rules.findings
+
+
+class _Rules:
+    def __init__(self, model: ModelProto, file: str) -> None:
+        self._file = file
+        self.findings: list[Finding] = []
+        self.main: set[str] = set()
+        self._functions = {(f.domain, f.name): f for f in model.functions}
+        if len({(f.domain, f.name, f.overload) for f in model.functions}) != len(model.functions):
+            self.add("", "two functions of one name", "duplicate-name")
+
+    def add(self, path: str, text: str, reason: str, expected: Any = None, actual: Any = None) -> None:
+        where = f"{path}: " if path else ""
+        self.findings.append(
+            bad(f"{self._file}: {where}{text}", expected, actual, reason=reason)
+        )
+
+    def imports(self, owner: Any) -> dict[str, int]:
+        return {"" if o.domain == "ai.onnx" else o.domain: o.version for o in owner.opset_import}
+
+    def declared(self, graph: GraphProto) -> set[str]:
+        names = {v.name for v in graph.input} | {t.name for t in graph.initializer}
+        names |= {s.values.name for s in graph.sparse_initializer}
+        return names | {o for n in graph.node for o in n.output}
+
+    def graph(self, path: str, graph: GraphProto, outer: set[str], imports: dict[str, int]) -> None:
+        """Judge one graph; `outer` are the names of the graphs around it."""
+        known = set(outer)
+        for what, names in (
+            ("input", [v.name for v in graph.input]),
+            (
+                "initializer",
+                [t.name for t in graph.initializer] + [s.values.name for s in graph.sparse_initializer],
+            ),
+        ):
+            seen: set[str] = set()
+            for name in names:
+                if not name:
+                    self.add(path, f"{what} without a name", "no-name")
+                elif name in seen or name in outer:
+                    self.add(path, f"{what} '{name}' twice", "duplicate-name")
+                seen.add(name)
+            known |= seen  # an initializer may be the default of an input of its name
+        self.nodes(path, graph.node, known, imports)
+        seen = set()
+        for v in graph.output:
+            if v.name in seen:
+                self.add(path, f"output '{v.name}' twice", "duplicate-name")
+            seen.add(v.name)
+            if v.name not in known:
+                self.add(path, f"output '{v.name}' is made by no node", "undefined-value")
+
+    def nodes(
+        self, path: str, nodes: Sequence[NodeProto], known: set[str], imports: dict[str, int]
+    ) -> None:
+        """Judge a list of nodes; adds what they make to `known`."""
+        later = {o: i for i, n in enumerate(nodes) for o in n.output if o}
+        for i, node in enumerate(nodes):
+            at = f"{path + ': ' if path else ''}node {walk.label(node, i)}"
+            self._inputs(at, node.input, known, later, nodes)
+            self._operator(at, node, imports)
+            for name, body in walk.bodies(node):
+                self.graph(f"{at}.{name}", body, known, imports)
+            attributes = [a.name for a in node.attribute]
+            if len(set(attributes)) != len(attributes):
+                self.add(at, "an attribute twice", "duplicate-name")
+            for name in node.output:
+                if name and name in known:
+                    self.add(at, f"makes '{name}', which exists already", "duplicate-name")
+                known.add(name)
+
+    def _inputs(
+        self,
+        at: str,
+        names: Iterable[str],
+        known: set[str],
+        later: dict[str, int],
+        nodes: Sequence[NodeProto],
+    ) -> None:
+        for name in names:
+            if not name or name in known:
+                continue
+            if name in later:
+                maker = walk.label(nodes[later[name]], later[name])
+                text = f"input '{name}' is made later, by node {maker}"
+                self.add(at, text, "not-sorted", "topological order")
+            else:
+                self.add(at, f"input '{name}' is made by no node", "undefined-value")
+
+    def _operator(self, at: str, node: NodeProto, imports: dict[str, int]) -> None:
+        domain = "" if node.domain == "ai.onnx" else node.domain
+        if (node.domain, node.op_type) in self._functions:
+            return
+        if domain not in imports:
+            text = f"operator of domain '{domain or 'ai.onnx'}', which is not imported"
+            self.add(at, text, "unknown-domain", sorted(imports), domain)
+        elif domain in STANDARD:
+            try:
+                onnx.defs.get_schema(node.op_type, imports[domain], domain)
+            except onnx.defs.SchemaError:
+                text = f"no operator '{node.op_type}' in opset {imports[domain]}"
+                self.add(at, text, "unknown-operator", None, node.op_type)
+
+    def recursion(self) -> None:
+        """Functions that call themselves, also through others: a runtime would inline them for ever."""
+        calls = {
+            key: {
+                (n.domain, n.op_type)
+                for n in _all_nodes(f.node)
+                if (n.domain, n.op_type) in self._functions
+            }
+            for key, f in self._functions.items()
+        }
+        done: set[tuple[str, str]] = set()
+        while ready := [k for k in calls if k not in done and calls[k] <= done]:
+            done.update(ready)
+        for domain, name in sorted(set(calls) - done):
+            self.add(f"function {domain}::{name}", "calls itself", "recursion")
+
+
+def _all_nodes(nodes: Iterable[NodeProto]) -> Iterable[NodeProto]:
+    for n in nodes:
+        yield n
+        for _, body in walk.bodies(n):
+            yield from _all_nodes(body.node)

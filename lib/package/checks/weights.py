@@ -1,0 +1,273 @@
+"""weights.*: where every number comes from, and whether it can be right. Payloads are streamed."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from ...checkpoint.regular_file import open_regular
+from ...checkpoint.strict_json import read_object
+from ...checkpoint.tensor import BITS, Checkpoint
+from ...errors import InputError, NtoolError
+from ...numeric import convert
+from .. import layout
+from ..abi import family_module
+from .data import BAND, safetensors_name
+from .external import External, externals, locate
+from .subject import MAX_LISTED, Check, Finding, Part, Subject, bad, not_applicable
+
+MAX_REPORT = 1 << 30
+ACTIONS = ("bound", "converted", "copied", "scale-consumed", "excluded")
+ORIGIN = "ntool.origin"
+"""Key of `metadata_props` of a tensor inside a graph: where its numbers come from."""
+
+_FLOATS: dict[str, Any] = {
+    "F64": np.dtype("<f8"), "F32": np.dtype("<f4"), "F16": np.dtype("<f2"),
+    "BF16": np.dtype(ml_dtypes.bfloat16), "F8_E4M3": np.dtype(ml_dtypes.float8_e4m3fn),
+    "F8_E5M2": np.dtype(ml_dtypes.float8_e5m2),
+}  # fmt: skip
+_NONFINITE = {"F64": "<u8", "F32": "<u4", "F16": "<u2", "BF16": "<u2"}
+_EXPONENT = {
+    "F64": 0x7FF0000000000000, "F32": 0x7F800000, "F16": 0x7C00, "BF16": 0x7F80,
+}  # fmt: skip
+
+
+def complete(subject: Subject) -> list[Finding]:
+    """The report accounts for every source tensor, and every weight of a graph is in the report."""
+    real, why = subject.resolve(layout.REPORT)
+    if real is None:
+        return [not_applicable(f"{layout.REPORT}: {why}: see layout.files")]
+    try:
+        report = read_object(real, layout.REPORT, MAX_REPORT)
+        rows = _rows(report)
+    except NtoolError as e:
+        return [bad(e.message, reason="malformed")]
+    findings = _counts(report, rows)
+    targets: dict[tuple[str, str], dict[str, Any]] = {}
+    for row in rows:
+        for t in row["targets"]:
+            key = (str(t.get("component")), str(t.get("name")))
+            if key in targets:
+                text = f"{layout.REPORT}: {key[0]}/{key[1]} has two sources"
+                findings.append(bad(text, reason="two-sources"))
+            targets[key] = t
+    for part in subject.parts:
+        if part.path is None or part.reading[1]:
+            targets = {k: v for k, v in targets.items() if k[0] != part.name}
+            continue
+        findings += _bound(part, targets)
+        findings += _inline(part)
+    for component, name in targets:
+        text = f"{layout.REPORT}: {component}/{name} is in no graph"
+        findings.append(bad(text, component=component, reason="no-initializer"))
+    return findings[:MAX_LISTED]
+
+
+def _rows(report: dict[str, Any]) -> list[dict[str, Any]]:
+    rows, counts = report.get("tensors"), report.get("counts")
+    if not isinstance(rows, list) or not isinstance(counts, dict):
+        raise InputError(f"{layout.REPORT}: 'tensors' and 'counts'", expected="a list and an object")
+    for i, row in enumerate(rows):
+        sound = isinstance(row, dict) and isinstance(row.get("name"), str)
+        targets = row.get("targets") if sound else None
+        if not isinstance(targets, list) or not all(isinstance(t, dict) for t in targets):
+            raise InputError(f"{layout.REPORT}: tensors[{i}]", expected="name, action, targets")
+    return rows
+
+
+def _counts(report: dict[str, Any], rows: list[dict[str, Any]]) -> list[Finding]:
+    findings = []
+    actual = Counter(str(r.get("action")) for r in rows)
+    for action in sorted(set(actual) - set(ACTIONS)):
+        text = f"{layout.REPORT}: action '{action}'"
+        findings.append(bad(text, list(ACTIONS), action, reason="action"))
+    names = Counter(r["name"] for r in rows)
+    twice = [n for n, k in names.items() if k > 1]
+    if twice:
+        findings.append(bad(f"{layout.REPORT}: tensor '{twice[0]}' twice", reason="twice"))
+    wanted = {"source_tensors": len(rows), **dict(sorted(actual.items()))}
+    found = {k: v for k, v in report["counts"].items() if k in wanted or v}
+    if found != wanted:
+        text = f"{layout.REPORT}: counts do not add up"
+        findings.append(bad(text, wanted, found, reason="counts"))
+    for row in rows:
+        action, targets = row.get("action"), row["targets"]
+        if action in ("bound", "converted", "copied") and not targets:
+            text = f"{layout.REPORT}: tensor '{row['name']}' is {action} but goes nowhere"
+            findings.append(bad(text, reason="no-target"))
+        if action == "excluded" and not row.get("reason"):
+            text = f"{layout.REPORT}: tensor '{row['name']}' is left out without a reason"
+            findings.append(bad(text, reason="no-reason"))
+    return findings
+
+
+def _bound(part: Part, targets: dict[tuple[str, str], dict[str, Any]]) -> Iterator[Finding]:
+    """Each external tensor against its target in the report; what was met is taken from `targets`."""
+    folder = os.path.dirname(part.file)
+    for e in externals(part):
+        target = targets.pop((part.name, e.tensor.name), None)
+        actual = {
+            "file": os.path.join(folder, e.location),
+            "offset": e.start,
+            "nbytes": e.nbytes,
+            "dtype": safetensors_name(e.tensor.data_type),
+        }
+        if target is None:
+            text = f"{part.file}: {e.where} has no source in {layout.REPORT}"
+            yield bad(text, component=part.name, reason="no-source")
+        elif {k: target.get(k) for k in actual} != actual:
+            text = f"{part.file}: {e.where} differs from {layout.REPORT}"
+            expected = {k: target.get(k) for k in actual}
+            yield bad(text, expected, actual, component=part.name, reason="place")
+
+
+def _inline(part: Part) -> Iterator[Finding]:
+    for t in part.model.graph.initializer:
+        if t.data_location != t.EXTERNAL and not any(p.key == ORIGIN for p in t.metadata_props):
+            text = f"{part.file}: initializer '{t.name}' inside the graph has no stated origin"
+            more = {"component": part.name, "reason": "no-origin"}
+            yield bad(text, f"a source, or {ORIGIN}", None, **more)
+
+
+def sane(subject: Subject, part: Part) -> list[Finding]:
+    """No weight holds NaN or an infinity, no matrix is all zero (unless --against shows it to be so)."""
+    findings = []
+    source = _Source(subject) if subject.options.against else None
+    for e in externals(part):
+        dtype = safetensors_name(e.tensor.data_type)
+        if dtype not in _FLOATS:
+            continue
+        real, _ = locate(part, e.location, bare=subject.is_package)
+        assert real is not None, "data.path holds"
+        fault = _insane(_bands(real, e), dtype, e)
+        if fault is None:
+            continue
+        if source is not None:
+            tensor = source.tensor(e.tensor.name)
+            stored = source.checkpoint.bands(tensor) if tensor is not None else ()
+            if tensor is not None and _insane(stored, tensor.dtype, e):
+                continue
+        findings.append(
+            bad(f"{part.file}: {e.where}: {fault[1]}", *fault[2:], reason=fault[0])
+        )
+    return findings[:MAX_LISTED]
+
+
+def _bands(real: str, e: External) -> Iterator[bytes]:
+    with open_regular(real, e.location) as f:
+        for at in range(0, e.nbytes, BAND):
+            yield f.read(e.start + at, min(BAND, e.nbytes - at))
+
+
+def _insane(bands: Iterable[bytes], dtype: str, e: External) -> tuple[str, str, Any, Any] | None:
+    """(reason, text, expected, actual), or None for sound numbers. Bands hold whole elements."""
+    wrong, first, zero, at = 0, None, True, 0
+    for band in bands:
+        if dtype in _NONFINITE:
+            # on the codes: all exponent bits set means infinity or NaN, whatever the sign
+            codes = np.frombuffer(band, _NONFINITE[dtype])
+            mask = codes.dtype.type(_EXPONENT[dtype])
+            odd = (codes & mask) == mask
+        else:
+            codes = np.frombuffer(band, np.uint8)
+            odd = ~np.isfinite(codes.view(_FLOATS[dtype]).astype(np.float32))
+        count = int(np.count_nonzero(odd))
+        if count and first is None:
+            first = at + int(odd.argmax())
+        wrong += count
+        if zero:
+            sign = codes.dtype.type(1 << (codes.itemsize * 8 - 1))
+            zero = not np.any(codes & ~sign)
+        at += codes.size
+    if wrong:
+        text = f"{wrong} of {at} values are NaN or infinite, the first at flat index {first}"
+        return "not-finite", text, 0, wrong
+    if zero and at > 1 and len(e.tensor.dims) >= 2:
+        return "all-zero", f"all {at} values of the matrix are zero", None, 0
+    return None
+
+
+class _Source:
+    """The checkpoint of --against, with the family's renames."""
+
+    def __init__(self, subject: Subject) -> None:
+        from ...checkpoint.source import open_checkpoint
+
+        assert subject.options.against is not None
+        self.checkpoint: Checkpoint = open_checkpoint(subject.options.against)
+        self.checkpoint.refuse_if_broken()
+        export = family_module(subject.family, "export")
+        assert export is not None, "layout.schema holds"
+        self._rename = export.NeoChat(self.checkpoint).rename
+
+    def tensor(self, name: str) -> Any:
+        """The source of a parameter, None if the checkpoint has none."""
+        return self.checkpoint.tensors.get(self._rename(name)[0])
+
+
+def values(subject: Subject, part: Part) -> list[Finding]:
+    """Each weight is byte for byte what conversion of the checkpoint's tensor gives."""
+    if subject.options.against is None:
+        return [not_applicable("no --against SOURCE")]
+    source = _Source(subject)
+    findings = []
+    compared = 0
+    for e in externals(part):
+        where = f"{part.file}: {e.where}"
+        tensor = source.tensor(e.tensor.name)
+        dtype = safetensors_name(e.tensor.data_type)
+        if tensor is None:
+            findings.append(bad(f"{where}: the source has no such tensor", reason="no-source"))
+            continue
+        if tensor.shape != tuple(e.tensor.dims):
+            more = {"reason": "shape"}
+            findings.append(
+                bad(f"{where}: shape", list(tensor.shape), list(e.tensor.dims), **more)
+            )
+            continue
+        try:
+            convert.check(tensor.dtype, dtype, tensor.name)
+        except NtoolError as error:
+            findings.append(bad(f"{where}: {error.message}", reason="no-rule"))
+            continue
+        real, _ = locate(part, e.location, bare=subject.is_package)
+        assert real is not None, "data.path holds"
+        wanted = convert.convert(source.checkpoint.bands(tensor), tensor.dtype, dtype)
+        at = _first_difference(wanted, _bands(real, e))
+        compared += e.nbytes
+        if at is not None:
+            index = at * 8 // BITS[dtype]
+            text = f"{where}: differs from {tensor.name} ({tensor.dtype}) at flat index {index}"
+            findings.append(bad(text, "equal bytes", f"byte {at}", reason="value"))
+    if findings:
+        return findings[:MAX_LISTED]
+    return [Finding(True, f"{compared} bytes equal to {subject.options.against}", compared, compared)]
+
+
+def _first_difference(wanted: Iterable[bytes], found: Iterable[bytes]) -> int | None:
+    """Index of the first byte that differs, of two streams cut in different places; None if equal."""
+    a, b, at = b"", b"", 0
+    first, second = iter(wanted), iter(found)
+    while True:
+        a = a or next((x for x in first if x), b"")
+        b = b or next((x for x in second if x), b"")
+        n = min(len(a), len(b))
+        if n == 0:
+            return None if not a and not b else at
+        if a[:n] != b[:n]:
+            x, y = np.frombuffer(a[:n], np.uint8), np.frombuffer(b[:n], np.uint8)
+            return at + int((x != y).argmax())
+        a, b, at = a[n:], b[n:], at + n
+
+
+_DATA = ("graph.parse", "data.path", "data.bounds", "layout.schema")
+CHECKS = (
+    Check("weights.complete", complete, ("layout.schema",), package=True),
+    Check("weights.values", values, _DATA),
+    Check("weights.sane", sane, _DATA),
+)

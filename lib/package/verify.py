@@ -1,0 +1,131 @@
+"""Runs the checks of a package: selection, dependencies, and one finding at a time."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+from typing import Any
+
+from ..errors import UsageProblem
+from .checks.catalogue import BY_ID, CHECKS
+from .checks.subject import Check, Finding, Part, Subject, not_applicable
+
+
+def select(
+    wanted: Sequence[str] = (), skipped: Sequence[str] = (), *, run: bool = True
+) -> list[str]:
+    """Ids that match one of `wanted` (all, if none) and none of `skipped`; run.* only with `run`.
+
+    Raises:
+        UsageProblem: a pattern that matches no id, or nothing left.
+    """
+    ids = [c.id for c in CHECKS]
+    for pattern in (*wanted, *skipped):
+        if not any(fnmatchcase(i, pattern) for i in ids):
+            raise UsageProblem(f"check '{pattern}'", expected=f"ids or globs of: {', '.join(ids)}")
+    chosen = [
+        i
+        for i in ids
+        if (not wanted or any(fnmatchcase(i, p) for p in wanted))
+        and not any(fnmatchcase(i, p) for p in skipped)
+        and (run or not i.startswith("run."))
+    ]
+    if not chosen:
+        raise UsageProblem("no check is left by --check, --skip and --no-run")
+    return chosen
+
+
+def verify(subject: Subject, ids: Sequence[str]) -> Iterator[tuple[str, Finding]]:
+    """Findings of the checks, each with its id: at least one for every component it is about.
+
+    A check that needs another one which does not hold is not run and says so (`ok` None), so that one
+    fault is reported by the check that it belongs to.
+    """
+    runner = _Runner(subject)
+    for i in ids:
+        check = BY_ID[i]
+        for part in (None,) if check.package else tuple(subject.parts):
+            for finding in runner.findings(check, part):
+                component = finding.component or (part.name if part else None)
+                yield i, replace(finding, component=component)
+
+
+class _Runner:
+    def __init__(self, subject: Subject) -> None:
+        self._subject = subject
+        self._done: dict[tuple[str, str | None], list[Finding]] = {}
+
+    def findings(self, check: Check, part: Part | None) -> list[Finding]:
+        """Findings of a check about a part (None: the package); made once."""
+        key = (check.id, part.name if part else None)
+        if key not in self._done:
+            self._done[key] = self._run(check, part)
+        return self._done[key]
+
+    def _run(self, check: Check, part: Part | None) -> list[Finding]:
+        if not check.plain and not self._subject.is_package:
+            return [not_applicable("there is no package.json")]
+        for need in check.needs:
+            needed = BY_ID[need]
+            parts = [None] if needed.package else [part] if part else self._subject.parts
+            for p in parts:
+                if not all(f.ok for f in self.findings(needed, p)):
+                    of = f" of {p.name}" if p and not part else ""
+                    return [not_applicable(f"needs {need}{of}")]
+        found = check.run(self._subject, part) if part else check.run(self._subject)
+        return found if any(not f.warning for f in found) else [*found, Finding(True, "")]
+
+
+@dataclass
+class Tally:
+    """Counts for the `summary` record.
+
+    Attributes:
+        states: records by `ok`.
+        failed: ids with at least one false, in order.
+        first: the first finding that is false.
+    """
+
+    states: Counter[bool | None] = field(default_factory=Counter)
+    warnings: int = 0
+    failed: list[str] = field(default_factory=list)
+    first: tuple[str, Finding] | None = None
+
+    def add(self, check: str, finding: Finding) -> None:
+        """Count one finding."""
+        self.states[finding.ok] += 1
+        self.warnings += finding.warning
+        if finding.ok is False:
+            self.first = self.first or (check, finding)
+            if check not in self.failed:
+                self.failed.append(check)
+
+    def summary(self) -> dict[str, Any]:
+        """Fields of the `summary` record."""
+        return {
+            "ok": not self.failed,
+            "passed": self.states[True],
+            "failed": self.states[False],
+            "not_applicable": self.states[None],
+            "warnings": self.warnings,
+            "failed_checks": self.failed,
+        }
+
+
+def record(check: str, finding: Finding) -> dict[str, Any]:
+    """Fields of a `check` record."""
+    fields: dict[str, Any] = {
+        "id": check,
+        "ok": finding.ok,
+        "component": finding.component,
+        "expected": finding.expected,
+        "actual": finding.actual,
+        "message": finding.message,
+    }
+    if finding.reason:
+        fields["reason"] = finding.reason
+    if finding.warning:
+        fields["severity"] = "warning"
+    return fields
