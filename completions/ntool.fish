@@ -92,6 +92,11 @@ set -g __ntool_valued \
     'sample-image --device' \
     'sample-image --format' \
     'sample-image --progress' \
+    'verify-package --check' \
+    'verify-package --skip' \
+    'verify-package --against' \
+    'verify-package --manifest' \
+    'verify-package --device' \
     'verify-package --format' \
     'verify-package --progress' \
     'completion --format' \
@@ -105,7 +110,7 @@ complete -c ntool -n '__ntool_at \'\'' -a census -d 'Count the tensors of a chec
 complete -c ntool -n '__ntool_at \'\'' -a export-component -d 'Export a checkpoint\'s components to ONNX graphs in a package folder, without PyTorch'
 complete -c ntool -n '__ntool_at \'\'' -a run-prefill -d 'Run a prompt through the understanding branch'
 complete -c ntool -n '__ntool_at \'\'' -a sample-image -d 'Draw a picture from a prompt, or from prefix files, by flow-matching sampling'
-complete -c ntool -n '__ntool_at \'\'' -a verify-package -d 'Not built yet'
+complete -c ntool -n '__ntool_at \'\'' -a verify-package -d 'Check a package'
 complete -c ntool -n '__ntool_at \'\'' -a completion -d 'Print the completion script of a shell, to be sourced or saved where the shell looks'
 
 # inspect-headers
@@ -122,7 +127,7 @@ complete -c ntool -n '__ntool_at inspect-headers' -l help -s h -d 'Show this mes
 complete -c ntool -n '__ntool_at inspect-headers 1 9999' -r -F -a 'demo:shapes'
 
 # census
-complete -c ntool -n '__ntool_at census' -l by -x -d 'family, component, dtype, layer, prefix[:DEPTH], file, shape, role. Repeatable.'
+complete -c ntool -n '__ntool_at census' -l by -x -a 'family component dtype layer prefix file shape role' -d 'family, component, dtype, layer, prefix[:DEPTH], file, shape, role. Repeatable.'
 complete -c ntool -n '__ntool_at census' -l groups -r -F -d 'JSON list of {name, pattern}: groups by regular expression, first wins.'
 complete -c ntool -n '__ntool_at census' -l as-dtype -x -a 'BOOL U8 I8 I16 U16 I32 U32 I64 U64 F16 BF16 F32 F64 C64 F8_E4M3 F8_E5M2 F8_E8M0 F8_E4M3FNUZ F8_E5M2FNUZ F6_E2M3 F6_E3M2 F4' -d 'Estimate the bytes as this dtype. Repeatable.'
 complete -c ntool -n '__ntool_at census' -l expect -r -F -d 'Saved summary, or some of its fields: exit 1 if it differs.'
@@ -204,11 +209,21 @@ complete -c ntool -n '__ntool_at sample-image' -l help -s h -d 'Show this messag
 complete -c ntool -n '__ntool_at sample-image 1 1' -r -F -a 'demo:shapes'
 
 # verify-package
+complete -c ntool -n '__ntool_at verify-package' -l check -x -a 'layout.files layout.schema graph.parse graph.checker graph.types graph.standard graph.names graph.dead data.path data.bounds data.orphans data.hash weights.complete weights.values weights.sane dtype.policy flow.ports flow.tokens run.load run.dynamic run.finite' -d 'Only these checks; globs. May be repeated.'
+complete -c ntool -n '__ntool_at verify-package' -l skip -x -a 'layout.files layout.schema graph.parse graph.checker graph.types graph.standard graph.names graph.dead data.path data.bounds data.orphans data.hash weights.complete weights.values weights.sane dtype.policy flow.ports flow.tokens run.load run.dynamic run.finite' -d 'Not these checks; globs. May be repeated.'
+complete -c ntool -n '__ntool_at verify-package' -l standard-only -d 'Refuse operators of custom domains.'
+complete -c ntool -n '__ntool_at verify-package' -l against -r -F -a 'demo:shapes' -d 'Compare every weight with this checkpoint.'
+complete -c ntool -n '__ntool_at verify-package' -l no-run -d 'Load and run nothing (skips run.*).'
+complete -c ntool -n '__ntool_at verify-package' -l write-manifest -d 'Write SHA256SUMS if all checks hold.'
+complete -c ntool -n '__ntool_at verify-package' -l manifest -r -F -d 'Compare with this list of SHA-256 sums.'
+complete -c ntool -n '__ntool_at verify-package' -l device -x -a 'auto cpu cuda' -d 'auto, cpu, cuda or cuda:INDEX.'
+complete -c ntool -n '__ntool_at verify-package' -l print-schema -d 'Print the schema of package.json.'
 complete -c ntool -n '__ntool_at verify-package' -l format -x -a 'jsonl table csv tsv' -d 'Form of the records. Default: table on a terminal, else jsonl.'
 complete -c ntool -n '__ntool_at verify-package' -l progress -x -a 'auto always never' -d 'Progress on stderr.'
 complete -c ntool -n '__ntool_at verify-package' -l quiet -s q -d 'No notes on stderr.'
 complete -c ntool -n '__ntool_at verify-package' -l verbose -s v -d 'Details and tracebacks on stderr.'
 complete -c ntool -n '__ntool_at verify-package' -l help -s h -d 'Show this message and exit.'
+complete -c ntool -n '__ntool_at verify-package 1 1' -a '(__fish_complete_directories)'
 
 # completion
 complete -c ntool -n '__ntool_at completion' -l format -x -a 'jsonl table csv tsv' -d 'Form of the records. Default: table on a terminal, else jsonl.'
