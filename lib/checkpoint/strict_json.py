@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import json
+import os
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -16,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import InputError
-from .regular_file import read_file
+from .regular_file import read_all
 
 MAX_DEPTH = 64
 """Nesting of arrays and objects. A safetensors header has 3, an index 2, known configs below 10."""
@@ -172,9 +173,9 @@ def load_object(raw: bytes, name: str) -> dict[str, Any]:
     return value
 
 
-def read_object(path: str, limit: int, name: str | None = None) -> dict[str, Any]:
+def read_object(path: str, name: str, limit: int) -> dict[str, Any]:
     """The JSON object in a regular file of at most `limit` bytes; raises as `load_object` does."""
-    return load_object(read_file(path, limit), name or path)
+    return load_object(read_all(os.path.realpath(path), name, limit), name)
 
 
 def first_lone_surrogate(texts: Iterable[str]) -> str | None:

@@ -50,7 +50,8 @@ class Package:
             SourceNotFound, InputError: it is missing, or not a JSON object.
         """
         name = inside(self.manifest.get("processor"), f"{self.root}: {layout.MANIFEST}")
-        return read_object(str(self.root / name), MAX_MANIFEST)
+        path = str(self.root / name)
+        return read_object(path, path, MAX_MANIFEST)
 
 
 def inside(path: object, where: str) -> str:

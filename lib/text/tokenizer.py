@@ -124,7 +124,7 @@ def load(folder: str | os.PathLike[str]) -> Tokenizer:
 
     root = os.fspath(folder)
     vocab_path = os.path.join(root, "vocab.json")
-    vocab = _vocabulary(read_object(vocab_path, MAX_BYTES), vocab_path)
+    vocab = _vocabulary(read_object(vocab_path, vocab_path, MAX_BYTES), vocab_path)
     merges_path = os.path.join(root, "merges.txt")
     merges = _merges(read_file(merges_path, MAX_BYTES), vocab, merges_path)
     added = _added_tokens(root, vocab)
@@ -228,8 +228,12 @@ def _merges(data: bytes, vocab: dict[str, int], path: str) -> list[tuple[str, st
 def _added_tokens(root: str, vocab: dict[str, int]) -> list[AddedToken]:
     config_path = os.path.join(root, "tokenizer_config.json")
     mirror_path = os.path.join(root, "added_tokens.json")
-    config = read_object(config_path, MAX_BYTES) if os.path.lexists(config_path) else None
-    mirror = read_object(mirror_path, MAX_BYTES) if os.path.lexists(mirror_path) else None
+    config = (
+        read_object(config_path, config_path, MAX_BYTES) if os.path.lexists(config_path) else None
+    )
+    mirror = (
+        read_object(mirror_path, mirror_path, MAX_BYTES) if os.path.lexists(mirror_path) else None
+    )
     if config is not None:
         _check_options(config, config_path)
     raw = (config or {}).get("added_tokens_decoder")
