@@ -32,7 +32,17 @@ _TAKES_CHECKPOINTS = ("run-prefill", "sample-image")
 """Commands that export a checkpoint themselves when it is given as PKG."""
 RNGS = ("portable",)
 """Those of `lib.families.neo_chat.draw`, which would load NumPy."""
-_ENUMERATION = re.compile(r"(?:^|: )((?:[\w:\[\]-]+, )*[\w:\[\]-]+,? or [\w:\[\]-]+)(?:[.;(]|$)")
+CHECK_IDS = (
+    "layout.files", "layout.schema", "graph.parse", "graph.checker", "graph.types",
+    "graph.standard", "graph.names", "graph.dead", "data.path", "data.bounds", "data.orphans",
+    "data.hash", "weights.complete", "weights.values", "weights.sane", "dtype.policy", "flow.ports",
+    "flow.tokens", "run.load", "run.dynamic", "run.finite",
+)  # fmt: skip
+"""Those of `lib.package.checks.catalogue`, which would load ONNX."""
+_WORD = r"[\w:\[\]-]+"
+_ENUMERATION = re.compile(
+    rf"(?:^|: )((?:{_WORD}, )*{_WORD},? or {_WORD}|(?:{_WORD}, ){{2,}}{_WORD})(?:[.;(]|$)"
+)
 
 
 @dataclass(frozen=True)
@@ -155,6 +165,8 @@ def _value(param: Any, command: str = "") -> Value:
         return Value("words", word, tuple(BITS))
     if "--rng" in param.opts:
         return Value("words", label, RNGS)
+    if "--check" in param.opts or "--skip" in param.opts:
+        return Value("words", label, CHECK_IDS)
     if word in _KINDS or "Path" in type(param.type).__name__:
         return Value(_KINDS.get(word, "file"), word)
     words = enumerated(getattr(param, "help", None) or "")
@@ -162,7 +174,7 @@ def _value(param: Any, command: str = "") -> Value:
 
 
 def enumerated(text: str) -> tuple[str, ...]:
-    """Values that a help text names as `a, b or c.`, at its start or after a colon; else none.
+    """Values that a help text names as `a or b.` or `a, b, c.`, first or after a colon; else none.
 
     Reading them from the help keeps one list for people and for the shell. Placeholders in capitals
     (`cuda:INDEX`) and optional parts (`prefix[:DEPTH]`) are left out.

@@ -12,7 +12,7 @@ _ntool_takes() {
         'inspect-headers --format') kind=words choices='jsonl table csv tsv' ;;
         'inspect-headers --progress') kind=words choices='auto always never' ;;
         'inspect-headers '[0-9]*) kind=source ;;
-        'census --by') kind=text ;;
+        'census --by') kind=words choices='family component dtype layer prefix file shape role' ;;
         'census --groups') kind=file ;;
         'census --as-dtype') kind=words choices='BOOL U8 I8 I16 U16 I32 U32 I64 U64 F16 BF16 F32 F64 C64 F8_E4M3 F8_E5M2 F8_E8M0 F8_E4M3FNUZ F8_E5M2FNUZ F6_E2M3 F6_E3M2 F4' ;;
         'census --expect') kind=file ;;
@@ -69,8 +69,8 @@ _ntool_takes() {
         'sample-image --format') kind=words choices='jsonl table csv tsv' ;;
         'sample-image --progress') kind=words choices='auto always never' ;;
         'sample-image 1') kind=package ;;
-        'verify-package --check') kind=text ;;
-        'verify-package --skip') kind=text ;;
+        'verify-package --check') kind=words choices='layout.files layout.schema graph.parse graph.checker graph.types graph.standard graph.names graph.dead data.path data.bounds data.orphans data.hash weights.complete weights.values weights.sane dtype.policy flow.ports flow.tokens run.load run.dynamic run.finite' ;;
+        'verify-package --skip') kind=words choices='layout.files layout.schema graph.parse graph.checker graph.types graph.standard graph.names graph.dead data.path data.bounds data.orphans data.hash weights.complete weights.values weights.sane dtype.policy flow.ports flow.tokens run.load run.dynamic run.finite' ;;
         'verify-package --against') kind=source ;;
         'verify-package --manifest') kind=file ;;
         'verify-package --device') kind=words choices='auto cpu cuda' ;;

@@ -127,7 +127,7 @@ complete -c ntool -n '__ntool_at inspect-headers' -l help -s h -d 'Show this mes
 complete -c ntool -n '__ntool_at inspect-headers 1 9999' -r -F -a 'demo:shapes'
 
 # census
-complete -c ntool -n '__ntool_at census' -l by -x -d 'family, component, dtype, layer, prefix[:DEPTH], file, shape, role. Repeatable.'
+complete -c ntool -n '__ntool_at census' -l by -x -a 'family component dtype layer prefix file shape role' -d 'family, component, dtype, layer, prefix[:DEPTH], file, shape, role. Repeatable.'
 complete -c ntool -n '__ntool_at census' -l groups -r -F -d 'JSON list of {name, pattern}: groups by regular expression, first wins.'
 complete -c ntool -n '__ntool_at census' -l as-dtype -x -a 'BOOL U8 I8 I16 U16 I32 U32 I64 U64 F16 BF16 F32 F64 C64 F8_E4M3 F8_E5M2 F8_E8M0 F8_E4M3FNUZ F8_E5M2FNUZ F6_E2M3 F6_E3M2 F4' -d 'Estimate the bytes as this dtype. Repeatable.'
 complete -c ntool -n '__ntool_at census' -l expect -r -F -d 'Saved summary, or some of its fields: exit 1 if it differs.'
@@ -209,8 +209,8 @@ complete -c ntool -n '__ntool_at sample-image' -l help -s h -d 'Show this messag
 complete -c ntool -n '__ntool_at sample-image 1 1' -r -F -a 'demo:shapes'
 
 # verify-package
-complete -c ntool -n '__ntool_at verify-package' -l check -x -d 'Only these checks; globs. May be repeated.'
-complete -c ntool -n '__ntool_at verify-package' -l skip -x -d 'Not these checks; globs. May be repeated.'
+complete -c ntool -n '__ntool_at verify-package' -l check -x -a 'layout.files layout.schema graph.parse graph.checker graph.types graph.standard graph.names graph.dead data.path data.bounds data.orphans data.hash weights.complete weights.values weights.sane dtype.policy flow.ports flow.tokens run.load run.dynamic run.finite' -d 'Only these checks; globs. May be repeated.'
+complete -c ntool -n '__ntool_at verify-package' -l skip -x -a 'layout.files layout.schema graph.parse graph.checker graph.types graph.standard graph.names graph.dead data.path data.bounds data.orphans data.hash weights.complete weights.values weights.sane dtype.policy flow.ports flow.tokens run.load run.dynamic run.finite' -d 'Not these checks; globs. May be repeated.'
 complete -c ntool -n '__ntool_at verify-package' -l standard-only -d 'Refuse operators of custom domains.'
 complete -c ntool -n '__ntool_at verify-package' -l against -r -F -a 'demo:shapes' -d 'Compare every weight with this checkpoint.'
 complete -c ntool -n '__ntool_at verify-package' -l no-run -d 'Load and run nothing (skips run.*).'

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from ntool.lib import records
 from ntool.lib.errors import InputError
 from ntool.lib.record_formats import Delimited, JsonLines, Table

@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
+
 from ntool import completion
 from ntool.commands import COMMANDS
 from ntool.lib.families import neo_chat
@@ -86,6 +87,7 @@ def test_tree_has_all_commands_and_values() -> None:
 def test_words_agree_with_the_library() -> None:
     from ntool.lib.checkpoint.grouping import KEYS
     from ntool.lib.families.neo_chat.draw import RNGS
+    from ntool.lib.package.checks.catalogue import CHECKS
     from ntool.lib.sampling.guidance import NORMS
 
     values = {
@@ -97,6 +99,7 @@ def test_words_agree_with_the_library() -> None:
     }
     assert values["sample-image", "--cfg-norm"] == NORMS
     assert values["sample-image", "--rng"] == tuple(RNGS)
+    assert values["verify-package", "--check"] == tuple(c.id for c in CHECKS)
     assert sorted(values["census", "--by"]) == sorted(KEYS)
     assert set(values["run-prefill", "--task"]) <= set(neo_chat.PIPELINES)
 
@@ -110,7 +113,9 @@ def test_words_agree_with_the_library() -> None:
         ("layer, prefix[:DEPTH], file, or role. Repeatable.", ("layer", "prefix", "file", "role")),
         ("Branch, tag or commit on the Hub; as SOURCE@REV.", ()),
         ("Saved summary, or some of its fields: exit 1 if it differs.", ()),
+        ("layer, prefix[:DEPTH], file, role. Repeatable.", ("layer", "prefix", "file", "role")),
         ("Euler steps.", ()),
+        ("Again, and again.", ()),
         ("", ()),
     ],
 )
@@ -132,7 +137,7 @@ def test_values_named_by_a_help_text(text: str, words: tuple[str, ...]) -> None:
         ("ntool census --format=", ["jsonl", "table", "csv", "tsv"]),
         ("ntool census --groups ", ["a folder", "data", "demo.json"]),
         ("ntool census --groups=de", ["demo.json"]),
-        ("ntool census --revision ", []),
+        ("ntool census --allow-missing ", []),
         ("ntool census ", ["demo:shapes", "a folder", "data", "demo.json"]),
         ("ntool census dem", ["demo:shapes", "demo.json"]),
         ("ntool census demo:s", ["shapes"]),
@@ -149,6 +154,10 @@ def test_values_named_by_a_help_text(text: str, words: tuple[str, ...]) -> None:
         ("ntool sample-image p --seed ", []),
         ("ntool sample-image p --nonsense=", []),
         ("ntool completion z", ["zsh"]),
+        (
+            "ntool verify-package p --skip data.",
+            [f"data.{x}" for x in ("path", "bounds", "orphans", "hash")],
+        ),
     ],
 )
 def test_bash_offers(line: str, offers: list[str], tmp_path: Path) -> None:

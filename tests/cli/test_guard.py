@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from ntool import failure
 from ntool.guard import run
 from ntool.lib import errors
