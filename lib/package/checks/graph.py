@@ -153,7 +153,8 @@ def names(subject: Subject, part: Part) -> list[Finding]:
             text = f"{part.file}: {key} of package.json"
             findings.append(bad(text, value, part.entry[key], reason=key))
     folder = os.path.dirname(part.file)
-    used = {os.path.join(folder, e.location) for e in externals(part)}
+    plain = {e.location for e in externals(part) if location_fault(e.location) is None}
+    used = {os.path.join(folder, location) for location in plain}
     listed = set(part.entry["data"])
     for name in sorted(used - listed):
         text = f"{part.file}: data file '{name}' is not in package.json"

@@ -150,7 +150,7 @@ CHECKS = (
         "run.finite",
         "prefill and two denoising steps are finite",
         finite,
-        ("layout.schema", "flow.ports", "flow.tokens", "run.load"),
+        ("layout.schema", "graph.names", "flow.ports", "flow.tokens", "run.load"),
         package=True,
     ),
 )

@@ -18,7 +18,7 @@ from ...numeric import convert
 from .. import layout
 from ..abi import family_module
 from .data import BAND, safetensors_name
-from .external import External, externals, locate
+from .external import External, externals, locate, location_fault
 from .subject import MAX_LISTED, Check, Finding, Part, Subject, bad, not_applicable
 
 MAX_REPORT = 1 << 30
@@ -119,6 +119,8 @@ def _bound(part: Part, targets: dict[tuple[str, str], dict[str, Any]]) -> Iterat
             "nbytes": e.nbytes,
             "dtype": safetensors_name(e.tensor.data_type),
         }
+        if location_fault(e.location) is not None:
+            del actual["file"]  # data.path says so
         if target is None:
             text = f"{part.file}: {e.where} has no source in {layout.REPORT}"
             yield bad(text, component=part.name, reason="no-source")
