@@ -5,9 +5,8 @@ Source: docs/neo-chat.md, "Components"; the graphs themselves are in components.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from ...checkpoint.tensor import Checkpoint
+from ...package.bindings import Rename
 
 Port = tuple[str, tuple[str | int | None, ...]]
 """(element type, dimensions): `float` is the component's compute type; a string is a symbolic
@@ -78,13 +77,12 @@ DTYPES: dict[str, tuple[str, ...]] = {
 """Element types of weights and arithmetic. Activations of generation leave float16's range."""
 
 
-def source_name(checkpoint: Checkpoint) -> Callable[[str], str]:
-    """A function from a parameter's name to the name that its checkpoint stores it under.
+def rename(checkpoint: Checkpoint) -> Rename:
+    """Which tensors of the checkpoint a parameter's bytes come from.
 
     Raises:
         InputError, Unsupported: the checkpoint is not one of this family.
     """
     from .export import NeoChat
 
-    rename = NeoChat(checkpoint).rename
-    return lambda name: rename(name)[0]
+    return NeoChat(checkpoint).rename

@@ -12,11 +12,12 @@ import numpy as np
 
 from ...checkpoint.regular_file import open_regular
 from ...checkpoint.strict_json import read_object
-from ...checkpoint.tensor import BITS, Checkpoint, Tensor
+from ...checkpoint.tensor import BITS, Checkpoint
 from ...errors import InputError, NtoolError
 from ...numeric import convert
 from .. import layout
 from ..abi import family_module
+from ..bindings import STACKED, Binding, Bindings
 from .data import BAND, safetensors_name
 from .external import External, externals, locate, location_fault
 from .subject import MAX_LISTED, Check, Finding, Part, Subject, bad, not_applicable
@@ -49,13 +50,16 @@ def complete(subject: Subject) -> list[Finding]:
         return [bad(e.message, reason="malformed")]
     findings = _counts(report, rows)
     targets: dict[tuple[str, str], dict[str, Any]] = {}
-    for row in rows:
-        for t in row["targets"]:
-            key = (str(t.get("component")), str(t.get("name")))
-            if key in targets:
-                text = f"{layout.REPORT}: {key[0]}/{key[1]} has two sources"
-                findings.append(bad(text, reason="two-sources"))
-            targets[key] = t
+    for t in sorted((t for row in rows for t in row["targets"]), key=_place):
+        key = (str(t.get("component")), str(t.get("name")))
+        before = targets.get(key)
+        if before is None:
+            targets[key] = dict(t)
+        elif _follows(before, t):
+            before["nbytes"] += t["nbytes"]
+        else:
+            text = f"{layout.REPORT}: {key[0]}/{key[1]} has two sources"
+            findings.append(bad(text, reason="two-sources"))
     for part in subject.parts:
         if part.path is None or part.reading[1]:
             targets = {k: v for k, v in targets.items() if k[0] != part.name}
@@ -66,6 +70,23 @@ def complete(subject: Subject) -> list[Finding]:
         text = f"{layout.REPORT}: {component}/{name} is in no graph"
         findings.append(bad(text, component=component, reason="no-initializer"))
     return findings[:MAX_LISTED]
+
+
+def _place(target: dict[str, Any]) -> tuple[str, int]:
+    offset = target.get("offset")
+    return str(target.get("file")), offset if type(offset) is int else -1
+
+
+def _follows(before: dict[str, Any], t: dict[str, Any]) -> bool:
+    """Whether a target is the next part of a stacked parameter, whose last part ends at
+    `before`."""
+    sizes = [before.get("offset"), before.get("nbytes"), t.get("offset"), t.get("nbytes")]
+    return (
+        before.get("renamed") == t.get("renamed") == STACKED
+        and all(type(n) is int for n in sizes)
+        and all(before.get(k) == t.get(k) for k in ("file", "dtype"))
+        and before["offset"] + before["nbytes"] == t["offset"]
+    )
 
 
 def _rows(report: dict[str, Any]) -> list[dict[str, Any]]:
@@ -151,11 +172,8 @@ def sane(subject: Subject, part: Part) -> list[Finding]:
         fault = _insane(_bands(real, e), dtype, e)
         if fault is None:
             continue
-        if source is not None:
-            tensor = source.tensor(e.tensor.name)
-            stored = source.checkpoint.bands(tensor) if tensor is not None else ()
-            if tensor is not None and _insane(stored, tensor.dtype, e):
-                continue
+        if source is not None and source.is_insane(e):
+            continue
         findings.append(bad(f"{part.file}: {e.where}: {fault[1]}", *fault[2:], reason=fault[0]))
     return findings[:MAX_LISTED]
 
@@ -207,11 +225,26 @@ class _Source:
         abi = family_module(family, "abi")
         if name != family or abi is None:
             raise InputError(f"{source}: family", found=name, expected=f"{family}, as the package")
-        self._stored = abi.source_name(self.checkpoint)
+        self._bindings = Bindings(self.checkpoint, abi.rename(self.checkpoint))
 
-    def tensor(self, name: str) -> Tensor | None:
-        """The source of a parameter, None if the checkpoint has none."""
-        return self.checkpoint.tensors.get(self._stored(name))
+    def bind(self, e: External) -> Binding:
+        """What the exporter would take a parameter's bytes from; raises as `Bindings.claim`
+        does."""
+        self._bindings.claim(e.tensor.name, tuple(e.tensor.dims), e.tensor.data_type)
+        return self._bindings.bound[e.tensor.name]
+
+    def wanted(self, binding: Binding) -> Iterator[bytes]:
+        """The bytes that the parameter must have."""
+        for tensor in binding.sources:
+            yield from convert.convert(self.checkpoint.bands(tensor), tensor.dtype, binding.dtype)
+
+    def is_insane(self, e: External) -> bool:
+        """Whether the checkpoint itself holds such numbers for a parameter."""
+        try:
+            binding = self.bind(e)
+        except NtoolError:
+            return False
+        return _insane(self.wanted(binding), binding.dtype, e) is not None
 
 
 def _source(subject: Subject) -> _Source | None:
@@ -234,28 +267,20 @@ def values(subject: Subject, part: Part) -> list[Finding]:
     compared = 0
     for e in externals(part):
         where = f"{part.file}: {e.where}"
-        tensor = source.tensor(e.tensor.name)
         dtype = safetensors_name(e.tensor.data_type)
-        if tensor is None:
-            findings.append(bad(f"{where}: the source has no such tensor", reason="no-source"))
-            continue
-        if tensor.shape != tuple(e.tensor.dims):
-            more = {"reason": "shape"}
-            findings.append(bad(f"{where}: shape", list(tensor.shape), list(e.tensor.dims), **more))
-            continue
         try:
-            convert.check(tensor.dtype, dtype, tensor.name)
+            binding = source.bind(e)
         except NtoolError as error:
-            findings.append(bad(f"{where}: {error.message}", reason="no-rule"))
+            findings.append(bad(f"{where}: {error.message}", reason="no-source"))
             continue
         real, _ = locate(part, e.location, bare=subject.is_package)
         assert real is not None, "data.path holds"
-        wanted = convert.convert(source.checkpoint.bands(tensor), tensor.dtype, dtype)
-        at = _first_difference(wanted, _bands(real, e))
+        at = _first_difference(source.wanted(binding), _bands(real, e))
         compared += e.nbytes
         if at is not None:
             index = at * 8 // BITS[dtype]
-            text = f"{where}: differs from {tensor.name} ({tensor.dtype}) at flat index {index}"
+            first = binding.sources[0]
+            text = f"{where}: differs from {first.name} ({first.dtype}) at flat index {index}"
             findings.append(bad(text, "equal bytes", f"byte {at}", reason="value"))
     if findings:
         return findings[:MAX_LISTED]
