@@ -1,9 +1,9 @@
-"""Records written: `check` (one a finding per component), `file` (a written SHA256SUMS), `summary`."""
+"""Records written: `check` (one a finding and component), `file` (SHA256SUMS), `summary`."""
 
 from __future__ import annotations
 
 import time
-from typing import Annotated, Optional
+from typing import Annotated
 
 import typer
 
@@ -23,22 +23,24 @@ def verify_package(
     package: Annotated[
         str,
         typer.Argument(
-            metavar="PKG", help="Package folder; or a folder of graphs, or one .onnx.", show_default=False
+            metavar="PKG",
+            help="Package folder; or a folder of graphs, or one .onnx.",
+            show_default=False,
         ),
     ],
     check: Annotated[
-        Optional[list[str]],
+        list[str] | None,
         typer.Option("--check", metavar="ID", help="Only these checks; globs. May be repeated."),
     ] = None,
     skip: Annotated[
-        Optional[list[str]],
+        list[str] | None,
         typer.Option("--skip", metavar="ID", help="Not these checks; globs. May be repeated."),
     ] = None,
     standard_only: Annotated[
         bool, typer.Option("--standard-only", help="Refuse operators of custom domains.")
     ] = False,
     against: Annotated[
-        Optional[str],
+        str | None,
         typer.Option(
             "--against", metavar="SOURCE", help="Compare every weight with this checkpoint."
         ),
@@ -50,18 +52,21 @@ def verify_package(
         bool, typer.Option("--write-manifest", help="Write SHA256SUMS if all checks hold.")
     ] = False,
     manifest: Annotated[
-        Optional[str],
+        str | None,
         typer.Option("--manifest", metavar="FILE", help="Compare with this list of SHA-256 sums."),
     ] = None,
     device: Device = "auto",
     print_schema: Annotated[
         bool,
         typer.Option(
-            "--print-schema", callback=_print_schema, is_eager=True, help="Print the schema of package.json."
+            "--print-schema",
+            callback=_print_schema,
+            is_eager=True,
+            help="Print the schema of package.json.",
         ),
     ] = False,
 ) -> None:
-    """Check a package: files, graphs, weights, flow, and whether it runs here. Exit 1 if anything fails."""
+    """Check a package: files, graphs, weights, flow, and whether it runs here."""
     from ..lib.errors import UsageProblem
     from ..lib.package import sums, verify
     from ..lib.package.checks.subject import Options, Subject
@@ -88,10 +93,11 @@ def verify_package(
         out.write("summary", **tally.summary(), seconds=round(time.monotonic() - started, 3))
     if tally.first is not None:
         check_id, finding = tally.first
-        where = f"{finding.component}: " if finding.component else ""
+        inside = finding.message.startswith(finding.component or "")
+        where = "" if inside else f"{finding.component}: "
         found = f": found {finding.actual}" if finding.actual is not None else ""
         expected = f", expected {finding.expected}" if finding.expected is not None else ""
         kept = f"; {sums.NAME} not written" if write_manifest else ""
         text = f"{check_id}: {where}{finding.message}{found}{expected}"
-        console.say(f"{tally.states[False]} findings{kept}, the first: {text[:1000]}")
+        console.say(f"findings: {tally.states[False]}{kept}; the first: {text[:1000]}")
         raise typer.Exit(1)

@@ -76,6 +76,10 @@ def _fits(port: dict[str, Any], dtype: str, shape: tuple[Any, ...]) -> bool:
     if port["dtype"] not in floats or len(port["shape"]) != len(shape):
         return False
     return all(
-        isinstance(have, str) if want is ... else isinstance(have, int) if want is None else have == want
+        isinstance(have, str)
+        if want is ...
+        else isinstance(have, int)
+        if want is None
+        else have == want
         for have, want in zip(port["shape"], shape, strict=True)
     )

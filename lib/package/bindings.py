@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -20,31 +21,40 @@ DTYPES: dict[int, str] = {
 """ONNX element type -> safetensors name."""
 
 
+STACKED = "stacked"
+"""Reason of a parameter whose sources are stacked along a new first axis, in order."""
+
+Rename = Callable[[str, tuple[int, ...]], tuple[list[str], str | None]]
+"""(parameter, its shape) -> names of the checkpoint's tensors, and why they differ from it."""
+
+
 @dataclass(frozen=True)
 class Binding:
-    """A parameter of a graph, and the tensor that gives its bytes.
+    """A parameter of a graph, and the tensors that give its bytes, one after the other.
 
     Attributes:
         name: of the parameter, and of its entry in the package's data file.
-        source: the checkpoint's tensor; its name differs where the family renames it.
+        shape: of the parameter.
+        sources: the checkpoint's tensors: one; or several that are stacked along a new first axis.
         dtype: safetensors name of the type in the package.
         reason: why the name differs, else None.
     """
 
     name: str
-    source: Tensor
+    shape: tuple[int, ...]
+    sources: tuple[Tensor, ...]
     dtype: str
     reason: str | None = None
 
     @property
     def action(self) -> str:
         """`copied` (bytes unchanged) or `converted`."""
-        return "copied" if self.source.dtype == self.dtype else "converted"
+        return "copied" if all(t.dtype == self.dtype for t in self.sources) else "converted"
 
     @property
     def nbytes(self) -> int:
         """Bytes in the package."""
-        return self.source.params * BITS[self.dtype] // 8
+        return math.prod(self.shape) * BITS[self.dtype] // 8
 
 
 class Bindings:
@@ -53,7 +63,7 @@ class Bindings:
     def __init__(
         self,
         checkpoint: Checkpoint,
-        rename: Callable[[str], tuple[str, str | None]] = lambda name: (name, None),
+        rename: Rename = lambda name, shape: ([name], None),
     ) -> None:
         self._checkpoint, self._rename = checkpoint, rename
         self.bound: dict[str, Binding] = {}
@@ -66,20 +76,25 @@ class Bindings:
             InputError: it has another shape.
             Unsupported: its type cannot become `dtype`.
         """
-        stored, reason = self._rename(name)
+        stored, reason = self._rename(name, shape)
+        each = shape if len(stored) == 1 and reason != STACKED else shape[1:]
+        wanted = DTYPES[dtype]
+        sources = tuple(self._tensor(n, each, wanted) for n in stored)
+        self.bound[name] = Binding(name, shape, sources, wanted, reason)
+        return "model.safetensors"
+
+    def _tensor(self, name: str, shape: tuple[int, ...], wanted: str) -> Tensor:
         c = self._checkpoint
-        tensor = c.tensors.get(stored)
+        tensor = c.tensors.get(name)
         if tensor is None:
             raise SourceNotFound(
-                f"{c.source}: tensor '{stored}' is missing", expected=f"shape {list(shape)}"
+                f"{c.source}: tensor '{name}' is missing", expected=f"shape {list(shape)}"
             )
-        if tensor.shape != shape:
+        if tuple(tensor.shape) != shape:
             raise InputError(
-                f"{tensor.file}: tensor '{stored}': shape",
+                f"{tensor.file}: tensor '{name}': shape",
                 found=list(tensor.shape),
                 expected=f"{list(shape)} from config.json",
             )
-        wanted = DTYPES[dtype]
-        convert.check(tensor.dtype, wanted, stored)
-        self.bound[name] = Binding(name, tensor, wanted, reason)
-        return "model.safetensors"
+        convert.check(tensor.dtype, wanted, name)
+        return tensor

@@ -183,9 +183,10 @@ def _json(value: Any) -> bytes:
 
 def _entry(checkpoint: Checkpoint, b: Binding) -> Entry:
     def bands() -> Iterable[bytes]:
-        return convert(checkpoint.bands(b.source), b.source.dtype, b.dtype)
+        for tensor in b.sources:
+            yield from convert(checkpoint.bands(tensor), tensor.dtype, b.dtype)
 
-    return Entry(b.name, b.dtype, b.source.shape, b.nbytes, bands)
+    return Entry(b.name, b.dtype, b.shape, b.nbytes, bands)
 
 
 def _special_tokens(
@@ -217,7 +218,7 @@ def _special_tokens(
 
 def _refuse_unknown(checkpoint: Checkpoint, every: dict[str, dict[str, Binding]]) -> None:
     """Every tensor must belong to a component: what is not understood is not dropped in silence."""
-    used = {b.source.name for bound in every.values() for b in bound.values()}
+    used = {t.name for bound in every.values() for b in bound.values() for t in b.sources}
     unknown = [t for t in checkpoint.tensors.values() if t.name not in used]
     if unknown:
         t = unknown[0]

@@ -124,22 +124,24 @@ def weight_report(plan: Plan) -> dict[str, Any]:
     actions: dict[str, str] = {}
     for name, bound in plan.all_bindings.items():
         for b in bound.values():
-            needed.setdefault(b.source.name, []).append(name)
-            if name not in written:
-                continue
-            placed = written[name].placed[b.name]
-            entry = {
-                "component": name,
-                "name": b.name,
-                "dtype": b.dtype,
-                "file": f"{name}/{placed.file}",
-                "offset": placed.offset,
-                "nbytes": placed.nbytes,
-            }
-            if b.reason:
-                entry["renamed"] = b.reason
-            targets.setdefault(b.source.name, []).append(entry)
-            actions[b.source.name] = b.action
+            share = b.nbytes // len(b.sources)
+            for i, tensor in enumerate(b.sources):
+                needed.setdefault(tensor.name, []).append(name)
+                if name not in written:
+                    continue
+                placed = written[name].placed[b.name]
+                entry = {
+                    "component": name,
+                    "name": b.name,
+                    "dtype": b.dtype,
+                    "file": f"{name}/{placed.file}",
+                    "offset": placed.offset + i * share,
+                    "nbytes": share,
+                }
+                if b.reason:
+                    entry["renamed"] = b.reason
+                targets.setdefault(tensor.name, []).append(entry)
+                actions[tensor.name] = "copied" if tensor.dtype == b.dtype else "converted"
     rows = []
     for t in plan.checkpoint.tensors.values():
         row: dict[str, Any] = {

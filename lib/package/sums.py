@@ -23,8 +23,8 @@ def read(path: str) -> dict[str, str]:
     """{file: SHA-256 in lower case} of a checksum list.
 
     Raises:
-        InputError, SourceNotFound: not readable, a line that is none, a path that is not plain, or a
-            file twice.
+        InputError, SourceNotFound: not readable, a line that is none, a path that is not plain, or
+            a file twice.
     """
     name = os.path.basename(path)
     try:
@@ -39,7 +39,9 @@ def read(path: str) -> dict[str, str]:
         match = _LINE.fullmatch(line)
         if not match:
             raise InputError(
-                f"{name}: line {number}", found=line[:80], expected="64 hex digits, two spaces, a file"
+                f"{name}: line {number}",
+                found=line[:80],
+                expected="64 hex digits, two spaces, a file",
             )
         file = match[2].removeprefix("./")
         fault = path_fault(file)
@@ -99,8 +101,8 @@ def write(root: str, progress: Callable[[int], object] = lambda n: None) -> int:
     """Write SHA256SUMS of all files; returns how many.
 
     Raises:
-        InputError: something in the folder is not a regular file, or has a name that the format cannot
-            carry.
+        InputError: something in the folder is not a regular file, or has a name that the format
+            cannot carry.
     """
     from pathlib import Path
 

@@ -40,8 +40,8 @@ def select(
 def verify(subject: Subject, ids: Sequence[str]) -> Iterator[tuple[str, Finding]]:
     """Findings of the checks, each with its id: at least one for every component it is about.
 
-    A check that needs another one which does not hold is not run and says so (`ok` None), so that one
-    fault is reported by the check that it belongs to.
+    A check that needs another one which does not hold is not run and says so (`ok` None), so that
+    one fault is reported by the check that it belongs to.
     """
     runner = _Runner(subject)
     for i in ids:
@@ -75,7 +75,7 @@ class _Runner:
                     of = f" of {p.name}" if p and not part else ""
                     return [not_applicable(f"needs {need}{of}")]
         found = check.run(self._subject, part) if part else check.run(self._subject)
-        return found if any(not f.warning for f in found) else [*found, Finding(True, "")]
+        return found if any(not f.warning for f in found) else [*found, Finding(True, check.holds)]
 
 
 @dataclass

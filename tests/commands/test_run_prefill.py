@@ -14,7 +14,6 @@ from ..families.neo_chat.golden_cases import COMPONENT, DATA, RUN, close, load_c
 from ..families.neo_chat.golden_runs import names, package
 
 DEMO = Path(__file__).parents[1] / "data" / "demo-shapes" / "goldens"
-DENSE = ["dense-conv", "dense-mlp"]
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +21,7 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("packages")
 
 
-@pytest.mark.parametrize(("name", "run"), names("prefill", DENSE) + names("prefill_image", DENSE))
+@pytest.mark.parametrize(("name", "run"), names("prefill") + names("prefill_image"))
 def test_prefill_goldens(packages: Path, tmp_path: Path, ntool, name: str, run: str) -> None:
     case = load_case(name)
     golden, args = case.golden(run), case.runs[run]["args"]
@@ -45,7 +44,7 @@ def test_prefill_goldens(packages: Path, tmp_path: Path, ntool, name: str, run: 
     assert told == {k: v.shape for k, v in found.items()}
 
 
-@pytest.mark.parametrize(("name", "run"), names("vqa", DENSE))
+@pytest.mark.parametrize(("name", "run"), names("vqa"))
 def test_question_goldens(packages: Path, tmp_path: Path, ntool, name: str, run: str) -> None:
     case = load_case(name)
     golden, entry = case.golden(run), case.runs[run]

@@ -24,7 +24,6 @@ from ..families.neo_chat.golden_runs import (
 )
 
 DEMO = Path(__file__).parents[1] / "data" / "demo-shapes" / "goldens"
-DENSE = ["dense-conv", "dense-mlp"]
 PROMPT = "a large red circle on a white background"
 
 
@@ -33,7 +32,7 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("packages")
 
 
-T2I = [(c, r) for c, r in names("t2i", DENSE) if not load_case(c).runs[r]["args"].get("think_mode")]
+T2I = [(c, r) for c, r in names("t2i") if not load_case(c).runs[r]["args"].get("think_mode")]
 
 
 @pytest.mark.parametrize(("name", "run"), T2I)
@@ -131,7 +130,9 @@ def test_the_latent_of_a_run_can_be_saved_and_given_back(demo_package, tmp_path,
     assert given is not None and "seed" not in given and given["latent"] == "z"
 
 
-def test_the_recipe_holds_what_decides_the_picture_and_no_path(demo_package, tmp_path, ntool) -> None:
+def test_the_recipe_holds_what_decides_the_picture_and_no_path(
+    demo_package, tmp_path, ntool
+) -> None:
     out = tmp_path / "a.png"
     ntool("sample-image", demo_package, "--prompt", PROMPT, "--steps", 3, "--cfg", 1.5, "-o", out)
     recipe = read_png_recipe(out)
@@ -147,7 +148,10 @@ def test_the_recipe_holds_what_decides_the_picture_and_no_path(demo_package, tmp
 def test_many_pictures_in_one_run(demo_package, tmp_path, ntool) -> None:
     lines = [
         {"prompt": PROMPT, "seed": 3},
-        {"prompt": "a large blue cross on a yellow background", "output": str(tmp_path / "own.png")},
+        {
+            "prompt": "a large blue cross on a yellow background",
+            "output": str(tmp_path / "own.png"),
+        },
         {"prompt": PROMPT, "seed": 3, "size": "64x96", "steps": 2, "cfg": 1},
     ]
     done = ntool(
@@ -250,6 +254,8 @@ def test_prefixes_are_checked_against_the_package(demo_package, packages, tmp_pa
 
 def test_piped_prompts(demo_package, tmp_path) -> None:
     line = json.dumps({"prompt": PROMPT, "steps": 2})
-    done = run_ntool("sample-image", demo_package, "--prompts", "-", "-o", tmp_path / "p.png", stdin=line)
+    done = run_ntool(
+        "sample-image", demo_package, "--prompts", "-", "-o", tmp_path / "p.png", stdin=line
+    )
     assert done.code == 0, done.err
     assert (tmp_path / "p.png").exists()

@@ -1,19 +1,26 @@
-"""The ports of neo_chat's components as data: what a package of this family must look like.
+"""What a package of neo_chat must look like, mostly as data: ports, tokens, element types.
 
 Source: docs/neo-chat.md, "Components"; the graphs themselves are in components.py.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from ...checkpoint.tensor import Checkpoint
+
 Port = tuple[str, tuple[str | int | None, ...]]
-"""(element type, dimensions): `float` is the component's compute type; a string is a symbolic dimension,
-None any fixed number."""
+"""(element type, dimensions): `float` is the component's compute type; a string is a symbolic
+dimension, None any fixed number."""
 
 HIDDEN = None
 
 PORTS: dict[str, dict[str, dict[str, Port]]] = {
     "vision_encoder": {
-        "inputs": {"pixel_values": ("float32", ("patches", None)), "grid_hw": ("int64", ("images", 2))},
+        "inputs": {
+            "pixel_values": ("float32", ("patches", None)),
+            "grid_hw": ("int64", ("images", 2)),
+        },
         "outputs": {"image_features": ("float", ("image_tokens", HIDDEN))},
     },
     "embedding": {
@@ -69,3 +76,15 @@ DTYPES: dict[str, tuple[str, ...]] = {
     "image_gen_denoiser": ("float32", "bfloat16"),
 }
 """Element types of weights and arithmetic. Activations of generation leave float16's range."""
+
+
+def source_name(checkpoint: Checkpoint) -> Callable[[str], str]:
+    """A function from a parameter's name to the name that its checkpoint stores it under.
+
+    Raises:
+        InputError, Unsupported: the checkpoint is not one of this family.
+    """
+    from .export import NeoChat
+
+    rename = NeoChat(checkpoint).rename
+    return lambda name: rename(name)[0]

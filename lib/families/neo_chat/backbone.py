@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ...graph.builder import FLOAT, INT64, Dim, Graph, Value
+from ...graph.experts import sparse_mlp
 from ...graph.layers import (
     Rotation,
     Rows,
@@ -94,10 +95,20 @@ def self_attention(
     return g.linear(mixed, f"o_proj{suffix}", c.D, bias=c.attention_bias), k, v
 
 
+def mlp(g: Graph, x: Value, index: int, suffix: str, c: Backbone) -> Value:
+    """The MLP of one side of a layer on rows [B S, D]: dense, or a mixture of experts."""
+    g = g.at(f"mlp{suffix}")
+    e = c.mixture(index, suffix)
+    if e is None:
+        return gated_mlp(g, x, c.I)
+    return sparse_mlp(g, x, e.E, e.k, e.I, c.renormalise)
+
+
 def layer(
     g: Graph,
     x: Value,
     past: tuple[Value, Value],
+    index: int,
     suffix: str,
     c: Backbone,
     axes: Axes,
@@ -109,7 +120,7 @@ def layer(
     mixed, k, v = self_attention(g.at("self_attn"), normed, past, suffix, c, axes, rows, bias)
     x = g.Add(x, mixed)
     normed = rms_norm(g, x, f"post_attention_layernorm{suffix}", c.eps)
-    return g.Add(x, gated_mlp(g.at(f"mlp{suffix}"), normed, c.I)), k, v
+    return g.Add(x, mlp(g, normed, index, suffix, c)), k, v
 
 
 def stack(
@@ -137,7 +148,7 @@ def stack(
     model = g.at("language_model.model")
     grown = []
     for i, past in enumerate(pasts):
-        h, k, v = layer(model.at(f"layers.{i}"), h, past, suffix, c, tables, rows, bias)
+        h, k, v = layer(model.at(f"layers.{i}"), h, past, i, suffix, c, tables, rows, bias)
         grown.append((k, v))
     return rms_norm(model, h, f"norm{suffix}", c.eps), rows, grown
 

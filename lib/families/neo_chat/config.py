@@ -16,9 +16,24 @@ NOISE_MODES = ("resolution", "dynamic", "dynamic_sqrt")
 
 
 @dataclass(frozen=True)
+class Experts:
+    """One side's mixture of experts: E of them of width I, k for a token."""
+
+    E: int
+    k: int
+    I: int  # noqa: E741
+
+
+@dataclass(frozen=True)
 class Backbone:
     """Sizes of the language model: D hidden, H/KV query/key heads of hd, Nl layers, I MLP width, V
-    words."""
+    words.
+
+    Attributes:
+        experts: each side's mixture, by the suffix of its modules; empty for a dense backbone.
+        renormalise: the k weights of a token are divided by their sum.
+        dense_layers: layers whose understanding MLP is dense in a mixture-of-experts backbone.
+    """
 
     D: int
     H: int
@@ -32,7 +47,23 @@ class Backbone:
     rope_theta_hw: float
     attention_bias: bool
     tied: bool
-    moe: bool
+    experts: dict[str, Experts]
+    renormalise: bool
+    dense_layers: frozenset[int]
+
+    @property
+    def moe(self) -> bool:
+        """Whether the backbone is a mixture of experts."""
+        return bool(self.experts)
+
+    def mixture(self, layer: int, suffix: str) -> Experts | None:
+        """The experts of a layer's MLP on one side, or None where it is dense.
+
+        The generation side is sparse in every layer, whatever the understanding side is.
+        """
+        if not suffix and layer in self.dense_layers:
+            return None
+        return self.experts.get(suffix)
 
 
 @dataclass(frozen=True)
@@ -188,6 +219,35 @@ def read_config(values: dict[str, Any], where: str = "config.json") -> NeoChatCo
     )
 
 
+def _experts(llm: _Fields) -> tuple[dict[str, Experts], bool, frozenset[int]]:
+    """Mixtures of both sides; a generation field that is absent or null is the other side's."""
+    if not is_moe(llm.values):
+        return {}, False, frozenset()
+    own = Experts(
+        llm.size("num_experts"), llm.size("num_experts_per_tok"), llm.size("moe_intermediate_size")
+    )
+
+    def generation(key: str, fallback: int) -> int:
+        return fallback if llm.get(key, None) is None else llm.size(key)
+
+    gen = Experts(
+        generation("gen_num_experts", own.E),
+        generation("gen_num_experts_per_tok", own.k),
+        generation("gen_moe_intermediate_size", own.I),
+    )
+    for side, e in (("num_experts_per_tok", own), ("gen_num_experts_per_tok", gen)):
+        if e.k > e.E:
+            raise InputError(f"{llm.where}: '{side}'", found=e.k, expected=f"<= {e.E} experts")
+    # which layers are sparse decides which tensors there are, so a wrong default cannot pass unseen
+    step = llm.size("decoder_sparse_step", 1)
+    named = llm.get("mlp_only_layers", None) or []
+    if not isinstance(named, list) or not all(type(i) is int and i >= 0 for i in named):
+        raise InputError(f"{llm.where}: 'mlp_only_layers'", found=named, expected="layer numbers")
+    layers = range(llm.size("num_hidden_layers"))
+    dense = frozenset(i for i in layers if i in named or (i + 1) % step)
+    return {"": own, "_mot_gen": gen}, llm.flag("norm_topk_prob"), dense
+
+
 def _backbone(llm: _Fields, top: _Fields) -> Backbone:
     where = llm.where
     if llm.get("rope_scaling", None) is not None:
@@ -218,6 +278,7 @@ def _backbone(llm: _Fields, top: _Fields) -> Backbone:
             found=hd,
             expected="a multiple of 8 (time, height and width parts)",
         )
+    experts, renormalise, dense_layers = _experts(llm)
     return Backbone(
         D=llm.size("hidden_size"),
         H=H,
@@ -231,5 +292,7 @@ def _backbone(llm: _Fields, top: _Fields) -> Backbone:
         rope_theta_hw=llm.number("rope_theta_hw", 1e4),
         attention_bias=llm.flag("attention_bias"),
         tied=llm.flag("tie_word_embeddings", top.flag("tie_word_embeddings", False)),
-        moe=is_moe(llm.values),
+        experts=experts,
+        renormalise=renormalise,
+        dense_layers=dense_layers,
     )

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from ...checkpoint.tensor import Checkpoint
-from ...errors import InputError, Unsupported
+from ...errors import InputError
 from ...graph.builder import Graph, WeightSource
 from .components import BUILDERS
 from .config import NeoChatConfig, read_config
@@ -50,10 +50,6 @@ class NeoChat:
             raise InputError(f"{where}: missing or empty")
         self.checkpoint = checkpoint
         self.config: NeoChatConfig = read_config(checkpoint.config, where)
-        if self.config.llm.moe:
-            raise Unsupported(
-                f"{where}: llm_config: mixture-of-experts backbone", expected="a dense backbone"
-            )
         refuse_layered(checkpoint, self.config)
         self._head_width = head_width(checkpoint, self.config)
         self.rename = partial(renamed, self.config)
@@ -67,7 +63,10 @@ class NeoChat:
 
     def variant(self) -> dict[str, str]:
         """Which member of the family this is."""
-        return {"backbone": "dense", "head": "conv" if self.config.pixel_head else "mlp"}
+        return {
+            "backbone": "moe" if self.config.llm.moe else "dense",
+            "head": "conv" if self.config.pixel_head else "mlp",
+        }
 
     def defaults(self) -> dict[str, Any]:
         """Sampler defaults: the published ones, overridden by `image_generation` of

@@ -1,8 +1,9 @@
 """Small runs of a neo_chat package: inputs that fit together for every axis, and a tiny picture.
 
-B sequences, S tokens of a prompt, P cached tokens, L = th tw tokens of a picture. Numbers come from a
-fixed seed. Which inputs belong together, the graphs cannot say: the patches of `pixel_values` are those
-of `grid_hw`, context tokens are as many as picture features, positions are of as many tokens.
+B sequences, S tokens of a prompt, P cached tokens, L = th tw tokens of a picture. Numbers come
+from a fixed seed. Which inputs belong together, the graphs cannot say: the patches of
+`pixel_values` are those of `grid_hw`, context tokens are as many as picture features, positions
+are of as many tokens.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from ...errors import InputError
 from ...package.package import Package
 from ...runtime.session import Arrays, Session
 from . import positions as place
@@ -20,6 +22,8 @@ from .pipeline import Pipeline, Recipe
 
 Sizes = dict[str, int]
 """Symbolic dimension -> length."""
+
+MAX_ELEMENTS = 1 << 28
 
 _BASE: dict[str, dict[str, Any]] = {
     "vision_encoder": {"grids": ((2, 2),)},
@@ -42,7 +46,7 @@ def cases(manifest: dict[str, Any], component: str) -> Iterator[tuple[str, Array
 
     Yields:
         What is varied, the feeds, and the length of every symbolic dimension of inputs and outputs.
-        Grids and picture sides count in tokens, except the grids of pictures that are read: patches.
+        Grids and picture sides count in tokens, but those of pictures that are read in patches.
     """
     base = _BASE[component]
     for change in ({}, *_VARIED[component]):
@@ -131,7 +135,9 @@ _MAKERS: dict[str, Callable[[dict[str, Any], dict[str, Any]], tuple[Arrays, Size
 def _cache(manifest: dict[str, Any], batch: int, past: int) -> Arrays:
     sizes = {"batch": batch, "past_sequence": past}
     return {
-        e["input"]: _noise(*(sizes.get(d, d) for d in e["shape"]), dtype=e["dtype"])
+        e["input"]: _noise(
+            *(d if isinstance(d, int) else sizes.get(d, 1) for d in e["shape"]), dtype=e["dtype"]
+        )
         for e in manifest["cache"]
     }
 
@@ -148,6 +154,10 @@ def _shape(manifest: dict[str, Any], component: str, name: str) -> list[Any]:
 
 
 def _noise(*shape: int, dtype: str = "float32") -> np.ndarray:
+    if math.prod(shape) > MAX_ELEMENTS:  # sizes come from package.json, which may say anything
+        raise InputError(
+            "small run: elements of an input", found=list(shape), expected=MAX_ELEMENTS
+        )
     if dtype == "bfloat16":
         import ml_dtypes
 
@@ -163,7 +173,9 @@ STEPS = 2
 class _Watched:
     """A session that reports outputs which are not finite."""
 
-    def __init__(self, component: str, session: Session, report: Callable[[str, str], None]) -> None:
+    def __init__(
+        self, component: str, session: Session, report: Callable[[str, str], None]
+    ) -> None:
         self._component, self._session, self._report = component, session, report
         self.inputs, self.outputs = session.inputs, session.outputs
 
@@ -196,8 +208,8 @@ def finite(package: Package, sessions: dict[str, Session]) -> Iterator[tuple[str
     Args:
         sessions: a loaded session of every component.
     Yields:
-        (component, output) whose values are not finite. After the first bad prefill or step the rest
-        is not run.
+        (component, output) whose values are not finite. After the first bad prefill or step the
+        rest is not run.
     Raises:
         InputError: the pipeline itself refuses to go on.
     """
@@ -216,7 +228,9 @@ def finite(package: Package, sessions: dict[str, Session]) -> Iterator[tuple[str
             if not found:
                 raise
         else:
-            if {"image_gen_embedding", "image_gen_denoiser"} <= there and not found:
+            drawing = {"image_gen_embedding", "image_gen_denoiser"} <= there
+            drawing = drawing and task in package.manifest["workflow"]["tasks"]
+            if drawing and not found:
                 _two_steps(trial, prefix, found)
     yield from dict.fromkeys(found)
 

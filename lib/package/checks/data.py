@@ -133,7 +133,7 @@ def _header(real: str, location: str) -> Header | None:
 def _entries(
     tensors: list[External], header: Header, location: str, strict: bool
 ) -> Iterator[Finding]:
-    """Each tensor is exactly one entry of the safetensors header; in a package, that of its name."""
+    """Each tensor is behind the safetensors header; in a package, the entry of its name."""
     entries = {t.offset: t for t in header.tensors if t.nbytes}
     start = min(entries, default=header.nbytes)
     for e in tensors:
@@ -278,8 +278,22 @@ def _checksums(subject: Subject, part: Part) -> list[Finding]:
 
 
 CHECKS = (
-    Check("data.path", path, ("graph.parse",), plain=True),
-    Check("data.bounds", bounds, ("graph.parse", "data.path"), plain=True),
-    Check("data.orphans", orphans, ("graph.parse", "data.path", "data.bounds"), plain=True),
-    Check("data.hash", hashes, package=True, plain=True),
+    Check(
+        "data.path", "locations are plain and inside the folder", path, ("graph.parse",), plain=True
+    ),
+    Check(
+        "data.bounds",
+        "every tensor has its own bytes, of the right number",
+        bounds,
+        ("graph.parse", "data.path"),
+        plain=True,
+    ),
+    Check(
+        "data.orphans",
+        "no bytes of no tensor",
+        orphans,
+        ("graph.parse", "data.path", "data.bounds"),
+        plain=True,
+    ),
+    Check("data.hash", "SHA-256 of every file agrees", hashes, package=True, plain=True),
 )

@@ -48,5 +48,11 @@ def _half(part: Part) -> list[Finding]:
     return findings
 
 
-
-CHECKS = (Check("dtype.policy", policy, ("graph.parse", "layout.schema")),)
+CHECKS = (
+    Check(
+        "dtype.policy",
+        "element types are those claimed and allowed",
+        policy,
+        ("graph.parse", "layout.schema"),
+    ),
+)

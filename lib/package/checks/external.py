@@ -81,7 +81,7 @@ def externals(part: Part) -> list[External]:
 def location_fault(location: str) -> tuple[str, str] | None:
     """(reason, text) why a location is refused by its grammar alone, or None.
 
-    Every reader cuts at NUL, Windows takes backslashes and drives and drops trailing dots and spaces:
+    Readers cut at NUL, Windows takes backslashes and drives and drops trailing dots and spaces:
     such a location would name different files in different programs.
     """
     if "\0" in location:
@@ -137,10 +137,9 @@ def locate(part: Part, location: str, *, bare: bool) -> tuple[str | None, list[F
             f"onnx.checker refuse it; cp {location} x && mv x {location} makes it a file of its own"
         )
         findings.append(warn(text, 1, status.st_nlink, reason="hard-link"))
-    if os.path.realpath(part.folder) != os.path.dirname(real) and "/" not in location:
-        text = f"{name}: a symbolic link: onnx.load and onnx.checker refuse it"
-        findings.append(warn(text, reason="symlink"))
-    elif os.path.islink(os.path.join(part.folder, location)):
+    if (
+        os.path.realpath(part.folder) != os.path.dirname(real) and "/" not in location
+    ) or os.path.islink(os.path.join(part.folder, location)):
         text = f"{name}: a symbolic link: onnx.load and onnx.checker refuse it"
         findings.append(warn(text, reason="symlink"))
     return real, findings

@@ -13,7 +13,7 @@ from .subject import Check, Finding, Subject, bad, not_applicable
 
 
 def edges(subject: Subject) -> list[Finding]:
-    """Each edge joins ports of equal type and shape; the cache feeds every component that reads it."""
+    """Each edge joins ports of equal type and shape; the cache feeds all that read it."""
     assert subject.manifest is not None
     workflow = subject.manifest["workflow"]
     found: dict[str, dict[str, dict[str, Any]]] = {}
@@ -106,7 +106,7 @@ def _tasks(manifest: dict[str, Any], there: set[str]) -> list[Finding]:
 
 
 def tokens(subject: Subject) -> list[Finding]:
-    """Special tokens have the tokenizer's ids, inside the vocabulary; graphs guard the right ones."""
+    """Special tokens have the tokenizer's ids; graphs guard the right ones."""
     from ...text.tokenizer import load
 
     manifest = subject.manifest
@@ -149,7 +149,9 @@ def tokens(subject: Subject) -> list[Finding]:
             missing -= _whole_numbers(part.model)
         if missing:
             text = f"{part.file}: unsupported token ids that no constant of the graph guards"
-            findings.append(bad(text, [], sorted(missing), component=part.name, reason="token-guard"))
+            findings.append(
+                bad(text, [], sorted(missing), component=part.name, reason="token-guard")
+            )
     return findings
 
 
@@ -178,6 +180,18 @@ def _constants(model: ModelProto) -> dict[str, set[int]]:
 
 
 CHECKS = (
-    Check("flow.ports", edges, ("layout.schema",), package=True),
-    Check("flow.tokens", tokens, ("layout.schema",), package=True),
+    Check(
+        "flow.ports",
+        "edges join equal ports, and the cache is fed",
+        edges,
+        ("layout.schema",),
+        package=True,
+    ),
+    Check(
+        "flow.tokens",
+        "token ids are those of the tokenizer",
+        tokens,
+        ("layout.schema",),
+        package=True,
+    ),
 )

@@ -30,8 +30,8 @@ def parse(subject: Subject, part: Part) -> list[Finding]:
 def checker(subject: Subject, part: Part) -> list[Finding]:
     """onnx.checker by path with full_check; its external data replaced by empty files.
 
-    The checker never compares external data with anything, but opens it, and refuses the links of a Hub
-    cache. Which files may be read is settled by data.path; here only the graph is judged.
+    The checker never compares external data with anything, but opens it, and refuses the links of a
+    Hub cache. Which files may be read is settled by data.path; here only the graph is judged.
     """
     assert part.path is not None
     locations = {e.location for e in externals(part)}
@@ -54,7 +54,9 @@ def checker(subject: Subject, part: Part) -> list[Finding]:
                 os.makedirs(os.path.dirname(stand_in), exist_ok=True)
                 open(stand_in, "xb").close()
             onnx.checker.check_model(graph, full_check=True)
-    except Exception as e:  # ValidationError, InferenceError and plain RuntimeError have no common base
+    except (
+        Exception
+    ) as e:  # ValidationError, InferenceError and plain RuntimeError have no common base
         return [bad(f"{part.file}: {one_line(e)}", reason=type(e).__name__)]
     return []
 
@@ -90,7 +92,7 @@ def _has_type(t: TypeProto) -> bool:
 def standard(subject: Subject, part: Part) -> list[Finding]:
     """Only operators of standard domains, wherever they stand.
 
-    A call of a function that the model itself defines is standard when the function's own nodes are.
+    A call of a function that the model defines is standard when the function's own nodes are.
     """
     if not subject.options.standard_only and part.entry.get("execution_provider") != ANY_EP:
         return [not_applicable("neither --standard-only nor execution_provider onnx-standard")]
@@ -151,7 +153,8 @@ def names(subject: Subject, part: Part) -> list[Finding]:
             text = f"{part.file}: {key} of package.json"
             findings.append(bad(text, value, part.entry[key], reason=key))
     folder = os.path.dirname(part.file)
-    used = {os.path.join(folder, e.location) for e in externals(part)}
+    plain = {e.location for e in externals(part) if location_fault(e.location) is None}
+    used = {os.path.join(folder, location) for location in plain}
     listed = set(part.entry["data"])
     for name in sorted(used - listed):
         text = f"{part.file}: data file '{name}' is not in package.json"
@@ -160,7 +163,7 @@ def names(subject: Subject, part: Part) -> list[Finding]:
 
 
 def dead(subject: Subject, part: Part) -> list[Finding]:
-    """Every initializer and every input of the main graph is used; so are initializers of bodies."""
+    """Every initializer of every graph and every input of the main graph is used."""
     findings = []
     for path, graph in walk.graphs(part.model):
         used = _used(graph)
@@ -200,10 +203,15 @@ def is_float(data_type: int) -> bool:
 
 
 CHECKS = (
-    Check("graph.parse", parse, plain=True),
-    Check("graph.checker", checker, ("graph.parse",), plain=True),
-    Check("graph.types", types, ("graph.parse",), plain=True),
-    Check("graph.standard", standard, ("graph.parse",), plain=True),
-    Check("graph.names", names, ("graph.parse", "layout.schema")),
-    Check("graph.dead", dead, ("graph.parse",), plain=True),
+    Check("graph.parse", "well-formed model of a known opset", parse, plain=True),
+    Check("graph.checker", "onnx.checker accepts the graph", checker, ("graph.parse",), plain=True),
+    Check("graph.types", "every value has a type", types, ("graph.parse",), plain=True),
+    Check("graph.standard", "standard operators only", standard, ("graph.parse",), plain=True),
+    Check(
+        "graph.names",
+        "ports agree with package.json and the family",
+        names,
+        ("graph.parse", "layout.schema"),
+    ),
+    Check("graph.dead", "no unused initializer or input", dead, ("graph.parse",), plain=True),
 )

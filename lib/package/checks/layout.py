@@ -8,11 +8,14 @@ from typing import Any
 
 from ...checkpoint.index import contained
 from ...checkpoint.regular_file import open_regular
+from ...checkpoint.strict_json import read_object
 from ...errors import NtoolError
 from ...families import MODULES
 from .. import layout, sums
 from ..schema import schema
-from .subject import MAX_LISTED, Check, Finding, Subject, bad, warn
+from .subject import MAX_LISTED, Check, Finding, Subject, bad
+
+MAX_PROCESSOR = 1 << 20
 
 
 def expected_files(subject: Subject) -> dict[str, str | None]:
@@ -40,7 +43,9 @@ def files(subject: Subject) -> list[Finding]:
         real, why = subject.resolve(name)
         if real is None:
             text = f"{name}: {why}"
-            findings.append(bad(text, "a file in the package", component=component, reason="missing"))
+            findings.append(
+                bad(text, "a file in the package", component=component, reason="missing")
+            )
             continue
         try:
             with open_regular(real, name):
@@ -64,7 +69,12 @@ def _unknown(subject: Subject, expected: set[str]) -> list[Finding]:
         return [bad(e.message, reason="too-many")]
     unknown = [name for name in there if name not in known]
     findings = [
-        bad(f"{name}: package.json does not name it", "known files only", name, reason="unknown-file")
+        bad(
+            f"{name}: package.json does not name it",
+            "known files only",
+            name,
+            reason="unknown-file",
+        )
         for name in unknown[:MAX_LISTED]
     ]
     if len(unknown) > MAX_LISTED:
@@ -91,18 +101,44 @@ def against_schema(subject: Subject) -> list[Finding]:
     errors = sorted(Draft202012Validator(schema()).iter_errors(manifest), key=lambda e: e.json_path)
     for e in errors[:MAX_LISTED]:
         message = e.message if len(e.message) <= 200 else e.message[:197] + "..."
-        findings.append(bad(f"{layout.MANIFEST}: {e.json_path}: {message}", reason=str(e.validator)))
+        findings.append(
+            bad(f"{layout.MANIFEST}: {e.json_path}: {message}", reason=str(e.validator))
+        )
     if len(errors) > MAX_LISTED:
         findings.append(bad(f"{layout.MANIFEST}: and {len(errors) - MAX_LISTED} more"))
     if subject.family is not None and subject.family not in MODULES.values():
         text = f"{layout.MANIFEST}: family '{subject.family}'"
         findings.append(bad(text, sorted(set(MODULES.values())), subject.family, reason="family"))
-    if not subject.parts and not findings:
-        findings.append(warn(f"{layout.MANIFEST}: no component"))
-    return findings
+    return findings or _processor(subject)
+
+
+def _processor(subject: Subject) -> list[Finding]:
+    """processor.json is a JSON object whose sizes agree with package.json."""
+    manifest = subject.manifest or {}
+    name = manifest["processor"]
+    real, _ = subject.resolve(name)
+    if real is None:
+        return []  # layout.files says so
+    try:
+        values = read_object(real, name, MAX_PROCESSOR)
+    except NtoolError as e:
+        return [bad(e.message, reason="processor")]
+    pixels = manifest["workflow"].get("positions", {}).get("token_pixels")
+    sizes: list[Any] = [values.get("patch_size"), values.get("merge_size")]
+    if pixels is None or sizes == [None, None]:
+        return []
+    if not all(type(n) is int and n > 0 for n in sizes) or sizes[0] * sizes[1] != pixels:
+        text = f"{name}: patch_size x merge_size"
+        return [bad(text, f"token_pixels {pixels}", sizes, reason="processor")]
+    return []
 
 
 CHECKS = (
-    Check("layout.files", files, package=True),
-    Check("layout.schema", against_schema, package=True),
+    Check(
+        "layout.files",
+        "all files that package.json names are there, and no others",
+        files,
+        package=True,
+    ),
+    Check("layout.schema", "package.json is valid", against_schema, package=True),
 )

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import math
 import re
+from typing import Any
 
 import onnx
+from google.protobuf.message import Message
 from onnx import ModelProto, TensorProto
 from onnx.helper import VERSION_TABLE
 
@@ -27,14 +29,14 @@ KEYS = ("location", "offset", "length", "checksum")
 """Keys of external_data in the standard (ONNX IR.md, "External Tensor Data")."""
 
 T = TensorProto
-_TYPES = {v: k for k, v in T.DataType.items() if v != T.UNDEFINED}
-_BITS = {
+_TYPES: dict[int, str] = {v: k for k, v in T.DataType.items() if v != T.UNDEFINED}
+_BITS: dict[int, int] = {
     T.FLOAT: 32, T.UINT8: 8, T.INT8: 8, T.UINT16: 16, T.INT16: 16, T.INT32: 32, T.INT64: 64,
     T.BOOL: 8, T.FLOAT16: 16, T.DOUBLE: 64, T.UINT32: 32, T.UINT64: 64, T.COMPLEX64: 64,
     T.COMPLEX128: 128, T.BFLOAT16: 16,
 }  # fmt: skip
 _FIELDS = ("float_data", "int32_data", "string_data", "int64_data", "double_data", "uint64_data")
-_FIELD = {
+_FIELD: dict[int, str] = {
     T.FLOAT: "float_data", T.COMPLEX64: "float_data", T.DOUBLE: "double_data",
     T.COMPLEX128: "double_data", T.INT64: "int64_data", T.UINT32: "uint64_data",
     T.UINT64: "uint64_data", T.STRING: "string_data",
@@ -53,7 +55,7 @@ def bits(data_type: int) -> int | None:
 
 
 def nbytes(tensor: TensorProto) -> int | None:
-    """Bytes of a tensor as its type and shape say; None where they say nothing. Sound tensors only."""
+    """Bytes of a sound tensor as type and shape say; None where they say nothing."""
     width = bits(tensor.data_type)
     return None if width is None else (math.prod(tensor.dims) * width + 7) // 8
 
@@ -94,11 +96,31 @@ def read_model(path: str, file: str) -> tuple[ModelProto | None, list[Finding]]:
     except Exception as e:  # protobuf's DecodeError has another home in each implementation
         text = f"{file}: not a protobuf model, truncated, or nested deeper than 100: {one_line(e)}"
         return None, [bad(text, reason="malformed")]
+    fault = _not_text(model)
+    if fault is not None:
+        return None, [bad(f"{file}: {fault}", reason="not-utf-8")]
     findings = judge(model, file)
     if len(findings) > MAX_LISTED:
         more = bad(f"{file}: and {len(findings) - MAX_LISTED} more")
         findings = [*findings[:MAX_LISTED], more]
     return model, findings
+
+
+def _not_text(model: ModelProto) -> str | None:
+    """The first string field that is not UTF-8: protobuf hands it out as bytes, unasked."""
+    pending: list[Any] = [model]
+    while pending:
+        for field, value in pending.pop().ListFields():
+            if field.type == field.TYPE_MESSAGE:
+                if isinstance(value, Message):
+                    pending.append(value)
+                else:
+                    pending.extend(value)
+            elif field.type == field.TYPE_STRING:
+                for text in (value,) if isinstance(value, str | bytes) else value:
+                    if isinstance(text, bytes):
+                        return f"{field.full_name} is not UTF-8: {text[:60]!r}"
+    return None
 
 
 def judge(model: ModelProto, file: str) -> list[Finding]:
@@ -131,7 +153,9 @@ def _versions(model: ModelProto, file: str) -> list[Finding]:
             domain = canonical(o.domain)
             shown = domain or "ai.onnx"
             if domain in seen:
-                findings.append(bad(f"{file}: opset{where}: domain '{shown}' twice", reason="opset"))
+                findings.append(
+                    bad(f"{file}: opset{where}: domain '{shown}' twice", reason="opset")
+                )
             seen.add(domain)
             limit = newest.get(domain)
             if o.version < 1 or (limit is not None and o.version > limit):
@@ -144,8 +168,8 @@ def _versions(model: ModelProto, file: str) -> list[Finding]:
 
 def known_opsets() -> dict[str, int]:
     """Newest opset of each standard domain that the installed onnx knows."""
-    row = VERSION_TABLE[-1]
-    return {"": row[2], "ai.onnx.ml": row[3], "ai.onnx.training": row[4]}
+    columns = ("", "ai.onnx.ml", "ai.onnx.training")
+    return dict(zip(columns, VERSION_TABLE[-1][2:], strict=False))
 
 
 def canonical(domain: str) -> str:
@@ -227,5 +251,7 @@ def _value_types(model: ModelProto, file: str) -> list[Finding]:
                 findings.append(bad(text, actual=found, reason="element-type"))
             dims = [d.dim_value for d in tensor.shape.dim if d.HasField("dim_value")]
             if any(d < 0 for d in dims):
-                findings.append(bad(f"{where}: negative dimension", ">= 0", dims, reason="negative-dim"))
+                findings.append(
+                    bad(f"{where}: negative dimension", ">= 0", dims, reason="negative-dim")
+                )
     return findings

@@ -25,7 +25,7 @@ def sessions(subject: Subject) -> dict[str, Session]:
 
 
 def load(subject: Subject, part: Part) -> list[Finding]:
-    """A session can be made on the chosen device. "Valid, but no kernel" is an answer of its own."""
+    """A session can be made on the device. "Valid, no kernel" is an answer of its own."""
     assert part.path is not None
     try:
         # the path as it is in the package: onnxruntime resolves links by itself, and checks where
@@ -59,7 +59,7 @@ def _first_type(part: Part, node_name: str) -> str:
 
 
 def dynamic(subject: Subject, part: Part) -> list[Finding]:
-    """Each symbolic axis runs at two values, and outputs have the lengths that their names promise."""
+    """Each symbolic axis runs at two values, and outputs have the lengths they promise."""
     trial = family_module(subject.family, "trial")
     session = sessions(subject)[part.name]
     manifest = subject.manifest or {}
@@ -68,7 +68,11 @@ def dynamic(subject: Subject, part: Part) -> list[Finding]:
     axes: dict[str, set[int]] = {}
     findings: list[Finding] = []
     runs = 0
-    for label, feeds, sizes in trial.cases(manifest, part.name):
+    try:
+        cases = list(trial.cases(manifest, part.name))
+    except NtoolError as e:
+        return [bad(f"{part.file}: {e.message}", reason="sizes")]
+    for label, feeds, sizes in cases:
         runs += 1
         for p in part.entry["inputs"]:
             for d in p["shape"]:
@@ -129,9 +133,24 @@ def finite(subject: Subject) -> list[Finding]:
 
 
 CHECKS = (
-    Check("run.load", load, ("graph.parse", "graph.checker", "data.path", "data.bounds"), plain=True),
-    Check("run.dynamic", dynamic, ("layout.schema", "graph.names", "run.load")),
     Check(
-        "run.finite", finite, ("layout.schema", "flow.ports", "flow.tokens", "run.load"), package=True
+        "run.load",
+        "loads on the device",
+        load,
+        ("graph.parse", "graph.checker", "data.path", "data.bounds"),
+        plain=True,
+    ),
+    Check(
+        "run.dynamic",
+        "every symbolic axis runs at two values",
+        dynamic,
+        ("layout.schema", "graph.names", "flow.ports", "run.load"),
+    ),
+    Check(
+        "run.finite",
+        "prefill and two denoising steps are finite",
+        finite,
+        ("layout.schema", "graph.names", "flow.ports", "flow.tokens", "run.load"),
+        package=True,
     ),
 )

@@ -19,7 +19,7 @@ STANDARD = ("", "ai.onnx", "ai.onnx.ml", "ai.onnx.training", "ai.onnx.preview.tr
 
 
 def scope_findings(model: ModelProto, file: str) -> list[Finding]:
-    """All that breaks the rules of names, in main graph, nested graphs, functions and training graphs."""
+    """All that breaks the rules of names, in all graphs and functions."""
     rules = _Rules(model, file)
     for path, graph in walk.top_graphs(model):
         known = set(rules.main) if path else set()
@@ -48,11 +48,11 @@ class _Rules:
         if len({(f.domain, f.name, f.overload) for f in model.functions}) != len(model.functions):
             self.add("", "two functions of one name", "duplicate-name")
 
-    def add(self, path: str, text: str, reason: str, expected: Any = None, actual: Any = None) -> None:
+    def add(
+        self, path: str, text: str, reason: str, expected: Any = None, actual: Any = None
+    ) -> None:
         where = f"{path}: " if path else ""
-        self.findings.append(
-            bad(f"{self._file}: {where}{text}", expected, actual, reason=reason)
-        )
+        self.findings.append(bad(f"{self._file}: {where}{text}", expected, actual, reason=reason))
 
     def imports(self, owner: Any) -> dict[str, int]:
         return {"" if o.domain == "ai.onnx" else o.domain: o.version for o in owner.opset_import}
@@ -69,7 +69,8 @@ class _Rules:
             ("input", [v.name for v in graph.input]),
             (
                 "initializer",
-                [t.name for t in graph.initializer] + [s.values.name for s in graph.sparse_initializer],
+                [t.name for t in graph.initializer]
+                + [s.values.name for s in graph.sparse_initializer],
             ),
         ):
             seen: set[str] = set()
@@ -141,7 +142,7 @@ class _Rules:
                 self.add(at, text, "unknown-operator", None, node.op_type)
 
     def recursion(self) -> None:
-        """Functions that call themselves, also through others: a runtime would inline them for ever."""
+        """Functions that call themselves, also through others: inlining would not end."""
         calls = {
             key: {
                 (n.domain, n.op_type)

@@ -1,4 +1,4 @@
-"""What is being checked: a package, a folder of graphs, or one graph; and what a check says of it."""
+"""What is checked (a package, a folder of graphs, one graph) and what a check says of it."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class Part:
 
     @cached_property
     def reading(self) -> tuple[ModelProto | None, list[Finding]]:
-        """The parsed model and the findings of graph.parse. A model with findings is not used further."""
+        """The parsed model and the findings of graph.parse; with findings, not used further."""
         from .parse import read_model
 
         if self.path is None:
@@ -145,7 +145,9 @@ class Subject:
         if not os.path.isdir(path):
             self.root, name = os.path.split(os.path.abspath(path))
             if not path.lower().endswith(".onnx"):
-                raise SourceNotFound(f"{path}: no package here", expected="a folder or a .onnx file")
+                raise SourceNotFound(
+                    f"{path}: no package here", expected="a folder or a .onnx file"
+                )
             # a link that the user names is followed, wherever it leads
             self.parts = [Part(name, name, os.path.realpath(path), self.root)]
             return
@@ -173,7 +175,9 @@ class Subject:
         from pathlib import Path
 
         assert self.manifest is not None
-        return Package(Path(self.root), self.manifest, hashlib.sha256(self.raw_manifest).hexdigest())
+        return Package(
+            Path(self.root), self.manifest, hashlib.sha256(self.raw_manifest).hexdigest()
+        )
 
     def resolve(self, relative: str) -> tuple[str | None, str | None]:
         """(absolute path, None) of a file named by package.json, or (None, why it is refused)."""
@@ -214,7 +218,9 @@ class Subject:
             if len(found) > MAX_GRAPHS:
                 raise InputError(f"{given}: graphs", found=f"more than {MAX_GRAPHS}")
         if not found:
-            raise SourceNotFound(f"{given}: no package here ({layout.MANIFEST} and *.onnx are missing)")
+            raise SourceNotFound(
+                f"{given}: no package here ({layout.MANIFEST} and *.onnx are missing)"
+            )
         parts = []
         for path in found:
             file = os.path.relpath(path, self.root).replace(os.sep, "/")
@@ -224,21 +230,19 @@ class Subject:
         return parts
 
 
-PackageCheck = Callable[[Subject], list[Finding]]
-ComponentCheck = Callable[[Subject, Part], list[Finding]]
-
-
 @dataclass(frozen=True)
 class Check:
     """One check id.
 
     Attributes:
-        needs: ids that must hold (of the component and of the package) before this one has an answer.
+        holds: what is so when it holds; the message of its record then.
+        needs: ids that must hold (of component and package) before this one has an answer.
         package: runs once for the whole package; its findings may name components.
         plain: also applies to graphs without package.json.
     """
 
     id: str
+    holds: str
     run: Callable[..., list[Finding]]
     needs: tuple[str, ...] = ()
     package: bool = False

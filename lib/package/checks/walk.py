@@ -5,7 +5,7 @@ An external tensor or a custom operator may hide in any of them, so every check 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from onnx import GraphProto, ModelProto, NodeProto, SparseTensorProto, TensorProto
 
@@ -25,7 +25,7 @@ def bodies(node: NodeProto) -> Iterator[tuple[str, GraphProto]]:
 
 
 def nodes(model: ModelProto) -> Iterator[tuple[str, NodeProto, dict[str, int]]]:
-    """(path, node, opset of each domain) of every node, nested ones and those of functions included."""
+    """(path, node, opset of each domain) of every node, also nested and in functions."""
     imports = {o.domain or "": o.version for o in model.opset_import}
     for path, graph in top_graphs(model):
         yield from _nested(path, graph.node, imports)
@@ -80,9 +80,9 @@ def _sparse(path: str, s: SparseTensorProto) -> Iterator[tuple[str, TensorProto]
 
 
 def _nested(
-    path: str, many: object, imports: dict[str, int]
+    path: str, many: Iterable[NodeProto], imports: dict[str, int]
 ) -> Iterator[tuple[str, NodeProto, dict[str, int]]]:
-    for i, node in enumerate(many):  # type: ignore[call-overload]
+    for i, node in enumerate(many):
         at = _at(path, f"node {label(node, i)}")
         yield at, node, imports
         for name, body in bodies(node):

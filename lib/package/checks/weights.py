@@ -12,13 +12,13 @@ import numpy as np
 
 from ...checkpoint.regular_file import open_regular
 from ...checkpoint.strict_json import read_object
-from ...checkpoint.tensor import BITS, Checkpoint
+from ...checkpoint.tensor import BITS, Checkpoint, Tensor
 from ...errors import InputError, NtoolError
 from ...numeric import convert
 from .. import layout
 from ..abi import family_module
 from .data import BAND, safetensors_name
-from .external import External, externals, locate
+from .external import External, externals, locate, location_fault
 from .subject import MAX_LISTED, Check, Finding, Part, Subject, bad, not_applicable
 
 MAX_REPORT = 1 << 30
@@ -71,7 +71,9 @@ def complete(subject: Subject) -> list[Finding]:
 def _rows(report: dict[str, Any]) -> list[dict[str, Any]]:
     rows, counts = report.get("tensors"), report.get("counts")
     if not isinstance(rows, list) or not isinstance(counts, dict):
-        raise InputError(f"{layout.REPORT}: 'tensors' and 'counts'", expected="a list and an object")
+        raise InputError(
+            f"{layout.REPORT}: 'tensors' and 'counts'", expected="a list and an object"
+        )
     for i, row in enumerate(rows):
         sound = isinstance(row, dict) and isinstance(row.get("name"), str)
         targets = row.get("targets") if sound else None
@@ -96,18 +98,18 @@ def _counts(report: dict[str, Any], rows: list[dict[str, Any]]) -> list[Finding]
         text = f"{layout.REPORT}: counts do not add up"
         findings.append(bad(text, wanted, found, reason="counts"))
     for row in rows:
-        action, targets = row.get("action"), row["targets"]
-        if action in ("bound", "converted", "copied") and not targets:
-            text = f"{layout.REPORT}: tensor '{row['name']}' is {action} but goes nowhere"
+        what, targets = row.get("action"), row["targets"]
+        if what in ("bound", "converted", "copied") and not targets:
+            text = f"{layout.REPORT}: tensor '{row['name']}' is {what} but goes nowhere"
             findings.append(bad(text, reason="no-target"))
-        if action == "excluded" and not row.get("reason"):
+        if what == "excluded" and not row.get("reason"):
             text = f"{layout.REPORT}: tensor '{row['name']}' is left out without a reason"
             findings.append(bad(text, reason="no-reason"))
     return findings
 
 
 def _bound(part: Part, targets: dict[tuple[str, str], dict[str, Any]]) -> Iterator[Finding]:
-    """Each external tensor against its target in the report; what was met is taken from `targets`."""
+    """External tensors against their targets in the report, which are taken from `targets`."""
     folder = os.path.dirname(part.file)
     for e in externals(part):
         target = targets.pop((part.name, e.tensor.name), None)
@@ -117,6 +119,8 @@ def _bound(part: Part, targets: dict[tuple[str, str], dict[str, Any]]) -> Iterat
             "nbytes": e.nbytes,
             "dtype": safetensors_name(e.tensor.data_type),
         }
+        if location_fault(e.location) is not None:
+            del actual["file"]  # data.path says so
         if target is None:
             text = f"{part.file}: {e.where} has no source in {layout.REPORT}"
             yield bad(text, component=part.name, reason="no-source")
@@ -135,9 +139,9 @@ def _inline(part: Part) -> Iterator[Finding]:
 
 
 def sane(subject: Subject, part: Part) -> list[Finding]:
-    """No weight holds NaN or an infinity, no matrix is all zero (unless --against shows it to be so)."""
+    """No weight holds NaN or infinity, no matrix is all zero (unless so in --against)."""
     findings = []
-    source = _Source(subject) if subject.options.against else None
+    source = _source(subject)
     for e in externals(part):
         dtype = safetensors_name(e.tensor.data_type)
         if dtype not in _FLOATS:
@@ -152,9 +156,7 @@ def sane(subject: Subject, part: Part) -> list[Finding]:
             stored = source.checkpoint.bands(tensor) if tensor is not None else ()
             if tensor is not None and _insane(stored, tensor.dtype, e):
                 continue
-        findings.append(
-            bad(f"{part.file}: {e.where}: {fault[1]}", *fault[2:], reason=fault[0])
-        )
+        findings.append(bad(f"{part.file}: {e.where}: {fault[1]}", *fault[2:], reason=fault[0]))
     return findings[:MAX_LISTED]
 
 
@@ -195,26 +197,39 @@ def _insane(bands: Iterable[bytes], dtype: str, e: External) -> tuple[str, str, 
 class _Source:
     """The checkpoint of --against, with the family's renames."""
 
-    def __init__(self, subject: Subject) -> None:
+    def __init__(self, source: str, family: str | None) -> None:
         from ...checkpoint.source import open_checkpoint
+        from ...families import find
 
-        assert subject.options.against is not None
-        self.checkpoint: Checkpoint = open_checkpoint(subject.options.against)
+        self.checkpoint: Checkpoint = open_checkpoint(source)
         self.checkpoint.refuse_if_broken()
-        export = family_module(subject.family, "export")
-        assert export is not None, "layout.schema holds"
-        self._rename = export.NeoChat(self.checkpoint).rename
+        name = find(self.checkpoint.config, f"{source}: config.json").NAME
+        abi = family_module(family, "abi")
+        if name != family or abi is None:
+            raise InputError(f"{source}: family", found=name, expected=f"{family}, as the package")
+        self._stored = abi.source_name(self.checkpoint)
 
-    def tensor(self, name: str) -> Any:
+    def tensor(self, name: str) -> Tensor | None:
         """The source of a parameter, None if the checkpoint has none."""
-        return self.checkpoint.tensors.get(self._rename(name)[0])
+        return self.checkpoint.tensors.get(self._stored(name))
+
+
+def _source(subject: Subject) -> _Source | None:
+    """The checkpoint of --against, opened once; None without the option."""
+    against = subject.options.against
+    if against is None:
+        return None
+    kept: dict[str, _Source] = subject.__dict__.setdefault("_sources", {})
+    if against not in kept:
+        kept[against] = _Source(against, subject.family)
+    return kept[against]
 
 
 def values(subject: Subject, part: Part) -> list[Finding]:
     """Each weight is byte for byte what conversion of the checkpoint's tensor gives."""
-    if subject.options.against is None:
+    source = _source(subject)
+    if source is None:
         return [not_applicable("no --against SOURCE")]
-    source = _Source(subject)
     findings = []
     compared = 0
     for e in externals(part):
@@ -226,9 +241,7 @@ def values(subject: Subject, part: Part) -> list[Finding]:
             continue
         if tensor.shape != tuple(e.tensor.dims):
             more = {"reason": "shape"}
-            findings.append(
-                bad(f"{where}: shape", list(tensor.shape), list(e.tensor.dims), **more)
-            )
+            findings.append(bad(f"{where}: shape", list(tensor.shape), list(e.tensor.dims), **more))
             continue
         try:
             convert.check(tensor.dtype, dtype, tensor.name)
@@ -246,11 +259,13 @@ def values(subject: Subject, part: Part) -> list[Finding]:
             findings.append(bad(text, "equal bytes", f"byte {at}", reason="value"))
     if findings:
         return findings[:MAX_LISTED]
-    return [Finding(True, f"{compared} bytes equal to {subject.options.against}", compared, compared)]
+    return [
+        Finding(True, f"{compared} bytes equal to {subject.options.against}", compared, compared)
+    ]
 
 
 def _first_difference(wanted: Iterable[bytes], found: Iterable[bytes]) -> int | None:
-    """Index of the first byte that differs, of two streams cut in different places; None if equal."""
+    """First byte that differs, of two streams cut in different places; None if equal."""
     a, b, at = b"", b"", 0
     first, second = iter(wanted), iter(found)
     while True:
@@ -267,7 +282,13 @@ def _first_difference(wanted: Iterable[bytes], found: Iterable[bytes]) -> int | 
 
 _DATA = ("graph.parse", "data.path", "data.bounds", "layout.schema")
 CHECKS = (
-    Check("weights.complete", complete, ("layout.schema",), package=True),
-    Check("weights.values", values, _DATA),
-    Check("weights.sane", sane, _DATA),
+    Check(
+        "weights.complete",
+        "every weight has its source, and every source tensor its place",
+        complete,
+        ("layout.schema",),
+        package=True,
+    ),
+    Check("weights.values", "weights equal the source", values, _DATA),
+    Check("weights.sane", "finite, no matrix of zeros", sane, _DATA),
 )

@@ -44,9 +44,7 @@ def golden_noise(case: Case, entry: dict[str, Any]) -> Path:
 
 def names(kind: str, cases: list[str] = CASES) -> list[tuple[str, str]]:
     """(case, run) of every manifest entry of a kind."""
-    return [
-        (c, run) for c in cases for run, e in load_case(c).runs.items() if e["kind"] == kind
-    ]
+    return [(c, run) for c in cases for run, e in load_case(c).runs.items() if e["kind"] == kind]
 
 
 def sampler_options(args: dict[str, Any]) -> list[object]:

@@ -12,7 +12,9 @@ import onnxruntime as ort
 
 from ntool.lib.families.neo_chat.components import BUILDERS
 from ntool.lib.families.neo_chat.config import NeoChatConfig, read_config
+from ntool.lib.families.neo_chat.weights import renamed
 from ntool.lib.graph.builder import FLOAT, INT64, Graph, Value
+from ntool.lib.package.bindings import STACKED
 
 from .golden_cases import Case, load_case
 
@@ -21,12 +23,16 @@ TYPES = {np.dtype(np.float32): FLOAT, np.dtype(np.int64): INT64}
 
 
 class Weights:
-    """Claims that check shapes against the checkpoint's own tensors."""
+    """Claims that check shapes against the checkpoint's own tensors; banks are stacked when asked."""
 
-    def __init__(self, tensors: Arrays) -> None:
-        self.tensors = tensors
+    def __init__(self, tensors: Arrays, c: NeoChatConfig) -> None:
+        self.tensors, self.config = tensors, c
 
     def claim(self, name: str, shape: tuple[int, ...], dtype: int) -> str:
+        stored, reason = renamed(self.config, name, shape)
+        if name not in self.tensors:
+            parts = [self.tensors[n] for n in stored]
+            self.tensors[name] = np.stack(parts) if reason == STACKED else parts[0]
         assert self.tensors[name].shape == shape, (name, self.tensors[name].shape, shape)
         return "inside"
 
@@ -61,7 +67,7 @@ def run_piece(
     dims: dict[str, Sequence[str | int | None]] | None = None,
 ) -> list[np.ndarray]:
     """Build a piece of graph on inputs like `feeds` and run it."""
-    g = Graph("piece", Weights(case.w))
+    g = Graph("piece", Weights(case.w, config_of(case)))
     inputs = {
         k: g.input(k, TYPES[v.dtype], (dims or {}).get(k, list(v.shape))) for k, v in feeds.items()
     }
@@ -82,7 +88,7 @@ def component(case_name: str, name: str) -> Graph:
     case = load_case(case_name)
     c = config_of(case)
     head = case.w["fm_modules.fm_head." + ("conv1" if c.pixel_head else "0") + ".weight"].shape[0]
-    return BUILDERS[name](c, Weights(case.w), FLOAT, case.context_id, head)
+    return BUILDERS[name](c, Weights(case.w, c), FLOAT, case.context_id, head)
 
 
 def run_component(case_name: str, name: str, feeds: Arrays, taps: Sequence[str] = ()) -> Arrays:

@@ -13,10 +13,8 @@ from ntool.lib.sampling import euler, guidance, schedule
 from ntool.lib.sampling.image import to_uint8
 
 from . import reference as R
-from .golden_cases import COMPONENT, HEAD, RUN, Case, close, load_case
+from .golden_cases import CASES, COMPONENT, HEAD, RUN, Case, close, load_case
 from .graph_session import Arrays, component, config_of, empty_cache, run_component, run_piece
-
-DENSE = ["dense-conv", "dense-mlp"]
 
 
 def embed(case: str, ids: np.ndarray, features: np.ndarray | None = None) -> np.ndarray:
@@ -51,7 +49,7 @@ def check_cache(
             )
 
 
-@pytest.mark.parametrize("name", DENSE)
+@pytest.mark.parametrize("name", CASES)
 def test_text_prefill(name: str) -> None:
     case = load_case(name)
     golden = case.golden("text_prefill")
@@ -70,7 +68,7 @@ def test_text_prefill(name: str) -> None:
     check_cache(case, found, golden, "kv")
 
 
-@pytest.mark.parametrize("name", DENSE)
+@pytest.mark.parametrize("name", CASES)
 def test_image_prefill(name: str) -> None:
     case = load_case(name)
     golden = case.golden("image_prefill")
@@ -110,7 +108,7 @@ def test_a_number_of_features_that_is_not_that_of_context_tokens_fails(count: in
         embed("dense-conv", ids, features)
 
 
-@pytest.mark.parametrize("name", DENSE)
+@pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("run", ["t2i_a_cfg1_shift1", "t2i_b_cfg4_shift3"])
 def test_text_to_image(name: str, run: str) -> None:
     case = load_case(name)
@@ -196,7 +194,7 @@ def head_order(case: Case, x0: np.ndarray) -> np.ndarray:
     return x0 if config_of(case).pixel_head else R.to_head_patches(x0)
 
 
-@pytest.mark.parametrize("name", DENSE)
+@pytest.mark.parametrize("name", CASES)
 def test_head_alone_tells_the_exact_gelu_from_its_tanh_form(name: str) -> None:
     from ntool.lib.families.neo_chat import heads
     from ntool.lib.graph import layers

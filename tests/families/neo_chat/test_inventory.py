@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from ntool.lib.checkpoint.source import open_checkpoint
 from ntool.lib.errors import InputError
 from ntool.lib.families.neo_chat.groups import COMPONENTS, GROUPS

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
+
 from ntool.lib.errors import InputError
 from ntool.lib.families.neo_chat import positions, processor
 from ntool.lib.text import tokenizer
-from safetensors.numpy import load_file
 
 DENSE = Path(__file__).parents[2] / "data/neo-chat/dense-conv"
 RUNS = {r["name"]: r for r in json.loads((DENSE / "goldens/manifest.json").read_text("utf-8"))}

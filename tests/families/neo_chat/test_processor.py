@@ -7,11 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
+from safetensors.numpy import load_file
+
 from ntool.lib.errors import InputError, Unsupported, UsageProblem
 from ntool.lib.families.neo_chat import processor
 from ntool.lib.sampling.image import load_image
-from PIL import Image
-from safetensors.numpy import load_file
 
 COMMON = Path(__file__).parents[2] / "data/neo-chat/common"
 DENSE = Path(__file__).parents[2] / "data/neo-chat/dense-conv"

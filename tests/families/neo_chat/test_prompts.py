@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
+
 from ntool.lib.errors import InputError, UsageProblem
 from ntool.lib.families.neo_chat import processor, prompts
 
