@@ -29,6 +29,7 @@ _BASH_TAIL = """\
 _ntool() {
     local line=${COMP_LINE:0:COMP_POINT} space breaks='' i word files=''
     local command='' position=1 expects='' ended='' kind='' choices='' current value prefix=''
+    local IFS=$' \\t\\n'
     local -a words=()
     COMPREPLY=()
 
@@ -85,11 +86,11 @@ _ntool() {
     if [[ $kind == source || $kind == package ]]; then
         choices=$_ntool_demos
     fi
-    while IFS= read -r word; do
-        if [[ -n $word && $word == "$value"* ]]; then
+    for word in $choices; do
+        if [[ $word == "$value"* ]]; then
             COMPREPLY+=("$prefix$word")
         fi
-    done <<<"${choices// /$'\\n'}"
+    done
     case $kind in
         file | source) files=-f ;;
         folder | package) files=-d ;;
@@ -124,7 +125,7 @@ complete -F _ntool ntool
 
 
 def bash(tree: Tree) -> str:
-    """The script for bash 3.2 and later."""
+    """The script for bash."""
     out = [_BASH_HEAD.format(made_by=_MADE_BY)]
     for command in tree.commands:
         for option in command.options:
@@ -266,7 +267,7 @@ set -g __ntool_valued \\
 
 
 def fish(tree: Tree) -> str:
-    """The script for fish 3.0 and later."""
+    """The script for fish."""
     valued = [
         _fish(f"{c.name} {n}")
         for c in tree.commands

@@ -104,6 +104,7 @@ _ntool_options() {
 _ntool() {
     local line=${COMP_LINE:0:COMP_POINT} space breaks='' i word files=''
     local command='' position=1 expects='' ended='' kind='' choices='' current value prefix=''
+    local IFS=$' \t\n'
     local -a words=()
     COMPREPLY=()
 
@@ -160,11 +161,11 @@ _ntool() {
     if [[ $kind == source || $kind == package ]]; then
         choices=$_ntool_demos
     fi
-    while IFS= read -r word; do
-        if [[ -n $word && $word == "$value"* ]]; then
+    for word in $choices; do
+        if [[ $word == "$value"* ]]; then
             COMPREPLY+=("$prefix$word")
         fi
-    done <<<"${choices// /$'\n'}"
+    done
     case $kind in
         file | source) files=-f ;;
         folder | package) files=-d ;;

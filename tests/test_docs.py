@@ -1,0 +1,175 @@
+"""The pages under docs/: options, links, and examples that are run."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ntool import completion
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+PAGES = sorted(DOCS.glob("*.md"))
+TREE = completion.tree()
+OPTIONS = {c.name: {n for o in c.options for n in o.names} for c in TREE.commands}
+OPTIONS[""] = {n for o in TREE.options for n in o.names}
+COMMON = set.intersection(*(names for name, names in OPTIONS.items() if name))
+SPELLED = re.compile(r"(?<![\w-])--?[a-z][a-z0-9-]*(?![\w-])")
+
+
+def blocks(text: str) -> list[list[tuple[str, list[str]]]]:
+    """Of each console block: its commands, with the lines that follow them."""
+    found = []
+    for block in re.findall(r"^```console\n(.*?)^```$", text, re.DOTALL | re.MULTILINE):
+        commands: list[tuple[str, list[str]]] = []
+        for line in block.splitlines():
+            if line.startswith("$ "):
+                commands.append((line[2:], []))
+            elif commands[-1][0].endswith("\\"):
+                commands[-1] = (commands[-1][0] + "\n" + line, [])
+            else:
+                commands[-1][1].append(line)
+        found.append(commands)
+    return found
+
+
+def calls(command: str) -> list[tuple[str, set[str]]]:
+    """(command of ntool, its options) of each call in a shell line."""
+    bare = re.sub(r"'[^']*'|\"[^\"]*\"", "X", command.replace("\\\n", " "))
+    found = []
+    for part in re.split(r"[|;&()]+|\d?>", bare):
+        words = part.split()
+        if words[:1] == ["ntool"]:
+            name = words[1] if len(words) > 1 and not words[1].startswith("-") else ""
+            found.append((name, {w for w in words[1:] if SPELLED.fullmatch(w)}))
+    return found
+
+
+@pytest.mark.parametrize("command", TREE.commands, ids=lambda c: c.name)
+def test_page_of_a_command(command: completion.Command) -> None:
+    text = (DOCS / f"{command.name}.md").read_text(encoding="utf-8")
+    assert text.startswith(f"# ntool {command.name}\n")
+    for title in ("## Options", "## Exit codes", "## Examples"):
+        assert title in text
+    assert OPTIONS[command.name] - set(SPELLED.findall(text)) == set(), "options without a word"
+    table = {n for row in re.findall(r"^\| (`-.*?) \|", text, re.M) for n in SPELLED.findall(row)}
+    assert table == OPTIONS[command.name] - COMMON, "the options table"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_options_in_calls_exist(page: Path) -> None:
+    for commands in blocks(page.read_text(encoding="utf-8")):
+        for command, _ in commands:
+            for name, options in calls(command):
+                assert name in OPTIONS, command
+                assert options <= OPTIONS[name], command
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_options_in_text_exist(page: Path) -> None:
+    """An option that is named in backquotes belongs to a command: to this one on its page."""
+    text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.S | re.M)
+    known = OPTIONS.get(page.stem) or set.union(*OPTIONS.values())
+    for quoted in re.findall(r"`([^`\n]+)`", text):
+        if re.match(r"--|-[a-z]\b", quoted):
+            assert set(SPELLED.findall(quoted)) <= known, quoted
+
+
+def anchors(path: Path) -> set[str]:
+    """Anchors that headings get on the usual sites."""
+    found = set()
+    for title in re.findall(r"^#+ (.*)$", path.read_text(encoding="utf-8"), re.M):
+        found.add(re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-"))
+    return found
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "README.md"], ids=lambda p: p.name)
+def test_links(page: Path) -> None:
+    text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.S | re.M)
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if re.match(r"[a-z]+:", target):
+            continue
+        name, _, anchor = target.partition("#")
+        path = page.parent / name if name else page
+        assert path.exists(), target
+        assert not anchor or anchor in anchors(path), target
+
+
+def test_pages_that_the_code_cites() -> None:
+    for top in ("cli", "commands", "lib"):
+        for module in (ROOT / top).rglob("*.py"):
+            text = re.sub(r"\s+", " ", module.read_text(encoding="utf-8"))
+            for name, titles in re.findall(r'docs/([\w-]+\.md)((?:,? (?:and )?"[^"]+")*)', text):
+                assert (DOCS / name).is_file(), f"{module}: {name}"
+                headings = re.findall(r"^#+ (.*)$", (DOCS / name).read_text(encoding="utf-8"), re.M)
+                for title in re.findall(r'"([^"]+)"', titles):
+                    ends = [
+                        h for h in headings if h == title or re.fullmatch(rf"[\d.]+ {title}", h)
+                    ]
+                    assert ends, f"{module}: {name} has no section {title!r}"
+
+
+UNSTEADY = (
+    (re.compile(r'("seconds":|seconds +)[0-9.e-]+'), r"\1T"),
+    (re.compile(r"((?:PNG|png) +)[\d,]+(?=  picture)"), r"\1N"),  # zlib's, and the last bit's
+    (re.compile(r"\d+\.\d+(e-?\d+)?"), "F"),
+    (re.compile(r" +"), " "),
+)
+
+
+def steady(text: str) -> str:
+    """Without what differs between runs and machines."""
+    for pattern, instead in UNSTEADY:
+        text = pattern.sub(instead, text)
+    return text
+
+
+def matches(shown: list[str], printed: list[str]) -> bool:
+    """Whether the lines are those shown, where a line `...` stands for any number of them."""
+    wanted = [re.escape(steady(line)) + r"\n" if line != "..." else r"(?:.*\n)*" for line in shown]
+    return re.fullmatch("".join(wanted), "".join(steady(p) + "\n" for p in printed)) is not None
+
+
+def test_matches_notices_a_difference() -> None:
+    assert matches(["a 1", "...", "z"], ["a 1", "b", "c", "z"])
+    assert matches(['{"seconds":0.1}'], ['{"seconds":0.25}'])
+    assert not matches(["a 1"], ["a 2"])
+    assert not matches(["a", "..."], ["b", "a"])
+    assert not matches(["a"], ["a", "b"])
+
+
+@pytest.mark.parametrize(
+    "page", [p for p in PAGES if blocks(p.read_text(encoding="utf-8"))], ids=lambda p: p.name
+)
+def test_examples_print_what_is_shown(
+    page: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    (tmp_path / "bin").mkdir()
+    for name, what in (("ntool", f"{sys.executable} -m ntool"), ("python3", sys.executable)):
+        script = tmp_path / "bin" / name
+        script.write_text(f'#!/bin/sh\nexec {what} "$@"\n')
+        script.chmod(0o755)
+    work = tmp_path / "work"
+    work.mkdir()
+    env = {
+        **os.environ,
+        "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}",
+        "NTOOL_CACHE": str(tmp_path_factory.getbasetemp() / "cache"),
+        "LC_ALL": "C",
+    }
+    for commands in blocks(page.read_text(encoding="utf-8")):
+        for command, shown in commands:
+            done = subprocess.run(
+                ["bash", "-c", f"exec 2>&1; {command}"],
+                cwd=work,
+                env=env,
+                capture_output=True,
+                text=True,
+                timeout=60,
+            )
+            assert matches(shown, done.stdout.splitlines()), f"$ {command}\n{done.stdout}"
