@@ -14,7 +14,7 @@ from typing import Any
 
 from .failure import READER_CLOSED, failure
 from .lib.errors import printable
-from .lib.record_formats import Delimited, JsonLines, Sink, Table
+from .lib.record_formats import Delimited, JsonLines, Sink, Table, Words
 from .lib.records import Record, Stream
 
 FORMATS = ("jsonl", "table", "csv", "tsv")
@@ -65,7 +65,13 @@ class Console:
 
     @contextmanager
     def stream(
-        self, *, main: str, source: str | None = None, to: Any = None, **begin: Any
+        self,
+        *,
+        main: str,
+        source: str | None = None,
+        to: Any = None,
+        alone: bool = False,
+        **begin: Any,
     ) -> Iterator[Stream]:
         """A record stream on standard output (or `to`).
 
@@ -74,10 +80,13 @@ class Console:
 
         Args:
             main: the kind that csv and tsv show.
+            alone: print the text of the main kind's records and nothing else.
         """
         out = to or sys.stdout
         sink: Sink
-        if self.records == "jsonl":
+        if alone:
+            sink = Words(out, main)
+        elif self.records == "jsonl":
             sink = JsonLines(out)
         elif self.records == "table":
             sink = Table(out)
@@ -92,7 +101,7 @@ class Console:
             ended = True
             end(**fields)
 
-        stream.end = once
+        stream.end = once  # type: ignore[method-assign]
         try:
             yield stream
             if not ended:

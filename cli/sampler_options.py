@@ -52,7 +52,9 @@ Count = Annotated[
 ]
 Rng = Annotated[
     str,
-    typer.Option("--rng", metavar="RNG", help="portable: the same noise on every machine."),
+    typer.Option(
+        "--rng", metavar="RNG", help="portable (the same noise on every machine) or torch-cpu."
+    ),
 ]
 LatentFile = Annotated[Path | None, _file("--latent", "Start from its tensor 'noise' or 'z'.")]
 SaveLatent = Annotated[Path | None, _file("--save-latent", "Write the unit noise.")]
@@ -77,7 +79,11 @@ Tokens = Annotated[
 Images = Annotated[list[Path] | None, _file("--image", "Picture. May be repeated.")]
 Task = Annotated[
     str,
-    typer.Option("--task", metavar="TASK", help="chat, text-to-image or unconditional."),
+    typer.Option(
+        "--task",
+        metavar="TASK",
+        help="chat, text-to-image, image-edit, images-only, unconditional or interleave.",
+    ),
 ]
 MinPixels = Annotated[
     int | None,
@@ -92,8 +98,14 @@ MaxPixels = Annotated[
     ),
 ]
 Decode = Annotated[
-    int,
+    int | None,
     typer.Option("--decode", min=0, metavar="N", help="Continue greedily by up to N tokens."),
+]
+Sizes = Annotated[
+    str | None,
+    typer.Option(
+        "--size", metavar="WxH,...", help="Pixels of each picture; the last size repeats."
+    ),
 ]
 Raw = Annotated[bool, typer.Option("--raw", help="With --decode: print the text alone.")]
 AllLogits = Annotated[
@@ -101,5 +113,32 @@ AllLogits = Annotated[
 ]
 PrefixOutput = Annotated[
     Path | None,
-    typer.Option("--output", "-o", metavar="FILE", help="Prefix file to write (safetensors)."),
+    typer.Option(
+        "--output",
+        "-o",
+        metavar="FILE",
+        help="Prefix file to write (safetensors); for task interleave the pictures' name.",
+    ),
+]
+Messages = Annotated[
+    Path | None,
+    _file("--messages", "Conversation: JSON list of role, text, images; - for standard input."),
+]
+Think = Annotated[bool, typer.Option("--think", help="Let the model think before it draws.")]
+ImgCfg = Annotated[
+    float | None,
+    typer.Option("--img-cfg", metavar="SCALE", help="Guidance scale of the pictures; 1: none."),
+]
+PrefixImagesOnly = Annotated[
+    Path | None, _file("--prefix-images-only", "Prefix file of the pictures alone.")
+]
+Fit = Annotated[
+    bool, typer.Option("--fit", help="Take the nearest valid size instead of refusing one.")
+]
+Threads = Annotated[
+    int, typer.Option("--threads", min=0, metavar="N", help="CPU threads; 0 takes all cores.")
+]
+LowMemory = Annotated[
+    bool,
+    typer.Option("--low-memory", help="Keep weights memory-mapped; slower for long prompts."),
 ]

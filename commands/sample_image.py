@@ -25,13 +25,22 @@ def sample_image(
     package: Package,
     output: Picture,
     prompt: o.Prompt = None,
+    image: o.Images = None,
     prompts: o.Prompts = None,
-    prefix: o.Prefix = None,
-    prefix_unconditional: o.PrefixUnconditional = None,
+    messages: o.Messages = None,
+    query: o.Query = None,
     system: o.System = None,
+    think: o.Think = False,
+    min_pixels: o.MinPixels = None,
+    max_pixels: o.MaxPixels = None,
+    prefix: o.Prefix = None,
+    prefix_images_only: o.PrefixImagesOnly = None,
+    prefix_unconditional: o.PrefixUnconditional = None,
     size: o.Size = None,
+    fit: o.Fit = False,
     steps: o.Steps = None,
     cfg: o.Cfg = None,
+    img_cfg: o.ImgCfg = None,
     cfg_norm: o.CfgNorm = None,
     cfg_interval: o.CfgInterval = None,
     shift: o.Shift = None,
@@ -45,54 +54,35 @@ def sample_image(
     sheet: o.Sheet = None,
     no_metadata: o.NoMetadata = False,
     device: Device = "auto",
+    threads: o.Threads = 0,
+    low_memory: o.LowMemory = False,
 ) -> None:
-    """Draw a picture from a prompt, or from prefix files, by flow-matching sampling.
+    """Draw a picture from a prompt, edit pictures, or go on from prefix files.
 
-    Options that are not given take the package's defaults, which its package.json names.
+    Flow-matching sampling with guidance. With --image the prompt says what to change. Options that
+    are not given take the package's defaults, which its package.json names.
     """
+    options = dict(locals())
     from ..lib.errors import UsageProblem
-    from ..lib.families.neo_chat import draw, jobs
+    from ..lib.families.neo_chat.order import read_order
     from ..lib.families.neo_chat.pipeline import Pipeline
     from ..lib.package.cache import package_of
-    from ..lib.runtime.session import resolve_device
+    from ..lib.runtime.session import Settings, resolve_device
 
-    if sum(x is not None for x in (prompt, prompts, prefix)) != 1:
-        raise UsageProblem("what to draw", expected="one of --prompt, --prompts and --prefix")
-    if prefix is None and prefix_unconditional is not None:
-        raise UsageProblem("--prefix-unconditional without --prefix")
     if output == "-" and sys.stdout.isatty():
         raise UsageProblem("-o - writes a PNG to a terminal", hint="redirect it, or name a file")
-    options = jobs.options_of(
-        {
-            "steps": steps,
-            "cfg": cfg,
-            "cfg_norm": cfg_norm,
-            "shift": shift,
-            "t_eps": t_eps,
-            "size": size,
-            "cfg_interval": cfg_interval,
-        }
-    )
-    start = draw.read_latent(latent, options) if latent is not None else None
-    base = jobs.Job(prompt, seed, output, system, options)
-    todo = jobs.from_lines(prompts, base) if prompts is not None else jobs.counted(base, count)
-    if len(todo) > 1 and (trace or save_latent or latent):
-        raise UsageProblem("--trace, --save-latent and --latent are for a single picture")
+    order = read_order(options)
     sink = io.StringIO() if output == "-" else None  # standard output is the picture then
     with console.stream(main="step", source=package, to=sink) as out:
         found = package_of(package, console.note)
-        pipeline = Pipeline(found, resolve_device(device, console.note))
-        plans = [draw.plan(pipeline, job, rng, start) for job in todo]  # refuse before drawing
-        if save_latent is not None:
-            draw.save_latent(save_latent, plans[0].latent())
+        settings = Settings(resolve_device(device, console.note), threads, low_memory)
+        pipeline = Pipeline(found, settings)
+        plans, cond = order.plans(pipeline)
         with console.bar(sum(p.recipe.steps for p in plans), "sample", "step") as bar:
 
             def on_step(step: Any) -> None:
                 out.write("step", **asdict(step))
                 bar.update(1)
 
-            given = (prefix, prefix_unconditional) if prefix is not None else None
-            for row in draw.pictures(
-                pipeline, plans, given, on_step, trace=trace, sheet=sheet, recipe=not no_metadata
-            ):
+            for row in order.run(pipeline, plans, cond, on_step):
                 out.write("file", **row)

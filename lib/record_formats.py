@@ -52,6 +52,20 @@ class JsonLines:
         pass
 
 
+class Words:
+    """The `text` of the records of one kind, a line each, and nothing else: for --raw."""
+
+    def __init__(self, out: TextIO, main: str) -> None:
+        self._out, self._main = out, main
+
+    def record(self, record: Record) -> None:
+        if record["kind"] == self._main:
+            self._out.write(f"{record['text']}\n")
+
+    def close(self) -> None:
+        pass
+
+
 class Delimited:
     """csv or tsv of one kind of record (the command's main one), with a header row.
 

@@ -58,9 +58,9 @@ def alignment(nbytes: int) -> int:
 def plan_files(entries: list[Entry], shard_nbytes: int) -> tuple[list[DataFile], dict[str, Placed]]:
     """Lay entries out in one or more files of at most `shard_nbytes` (a larger tensor has its own).
 
-    Tensors whose size is a multiple of 64 come first, sorted by name, then those of smaller alignment,
-    so that without any gap (the format allows none) every offset is aligned as far as sizes permit:
-    to 64 bytes for all but the odd-sized tail.
+    Tensors whose size is a multiple of 64 come first, sorted by name, then those of smaller
+    alignment, so that without any gap (the format allows none) every offset is aligned as far as
+    sizes permit: to 64 bytes for all but the odd-sized tail.
     """
     ordered = sorted(entries, key=lambda e: (-alignment(e.nbytes), e.name))
     groups: list[list[Entry]] = [[]]
@@ -88,7 +88,8 @@ def plan_files(entries: list[Entry], shard_nbytes: int) -> tuple[list[DataFile],
 
 
 def encode_header(entries: Iterable[Entry]) -> bytes:
-    """Length prefix and JSON header, padded with spaces so that the data start on a 64-byte boundary."""
+    """Length prefix and JSON header, padded with spaces so that the data start on a 64-byte
+    boundary."""
     header: dict[str, object] = {"__metadata__": {"format": "pt"}}
     at = 0
     for e in entries:
@@ -168,9 +169,11 @@ def check_output(out: Path, inputs: Iterable[str], *, force: bool, marker: str) 
 
 @contextmanager
 def new_folder(out: Path) -> Iterator[Path]:
-    """A temporary sibling of `out` that takes its place when the block ends, and vanishes if it raises.
+    """A temporary sibling of `out` that takes its place when the block ends, and vanishes if it
+    raises.
 
-    A killed process leaves at most a hidden folder `.NAME.ntool-PID.tmp`, never a half-written `out`.
+    A killed process leaves at most a hidden folder `.NAME.ntool-PID.tmp`, never a half-written
+    `out`.
     """
     out.parent.mkdir(parents=True, exist_ok=True)
     temporary = out.parent / f".{out.name}.ntool-{os.getpid()}.tmp"
@@ -208,7 +211,8 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 @contextmanager
 def new_file(out: Path) -> Iterator[Path]:
-    """A temporary sibling of the file `out`, renamed onto it when the block ends, removed if it raises."""
+    """A temporary sibling of the file `out`, renamed onto it when the block ends, removed if it
+    raises."""
     out.parent.mkdir(parents=True, exist_ok=True)
     temporary = out.parent / f".{out.name}.ntool-{os.getpid()}.tmp"
     try:

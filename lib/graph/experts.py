@@ -5,8 +5,8 @@ N rows, D model width, E experts, I their width, k experts of a row.
 The bank of each projection is one tensor [E, out, in]. Scan walks over the experts; its slices of a
 scanned tensor are views, so no weight is copied, and an If skips an expert that no row has chosen.
 Measured (onnxruntime 1.31, 2 cores, E 128, I 768, D 2048, k 8): gathering the chosen experts'
-matrices and one batched product takes 1.9 to 3 times as long for 1 to 16 rows, because it copies the
-matrices; there is therefore no second route for few rows.
+matrices and one batched product takes 1.9 to 3 times as long for 1 to 16 rows, because it copies
+the matrices; there is therefore no second route for few rows.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from .layers import silu
 def route(g: Graph, x: Value, experts: int, top: int, renormalise: bool) -> Value:
     """Weight of every expert for every row, zero where it is not chosen: x [N, D] -> [E, N].
 
-    p = softmax(gate(x)) over all experts in float32; the k largest stay; with `renormalise` they are
-    divided by their sum.
+    p = softmax(gate(x)) over all experts in float32; the k largest stay; with `renormalise` they
+    are divided by their sum.
     """
     logits = g.linear(x, "gate", experts)  # [N, E]
     wide = g.Cast(logits, to=FLOAT) if logits.dtype != FLOAT else logits

@@ -18,7 +18,15 @@ TOKENIZER_FILES = (
 )
 """Copied byte for byte from the checkpoint."""
 REQUIRED_TOKENIZER_FILES = ("vocab.json", "merges.txt", "tokenizer_config.json")
-OPTIONAL_FILES = ("README.md", "LICENSE", "LICENSE.txt", "NOTICE", "MODEL_CARD.md", ".gitattributes", SUMS)
+OPTIONAL_FILES = (
+    "README.md",
+    "LICENSE",
+    "LICENSE.txt",
+    "NOTICE",
+    "MODEL_CARD.md",
+    ".gitattributes",
+    SUMS,
+)
 """What people and the Hub put beside a package; nothing of it is read by a runtime."""
 BOOKKEEPING = (".cache", ".git")
 """Folders that download tools keep in a package folder."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,25 @@ def _has_provider() -> bool:
     return "CUDAExecutionProvider" in ort.get_available_providers()
 
 
+@dataclass(frozen=True)
+class Settings:
+    """How sessions are made.
+
+    Attributes:
+        device: (`cpu` or `cuda`, index).
+        threads: CPU threads of an operator; 0 takes all cores.
+        low_memory: weights stay memory-mapped in the package's files instead of being repacked into
+            memory (docs/architecture.md, "Linear layers"); long prompts are slower for it.
+    """
+
+    device: tuple[str, int] = ("cpu", 0)
+    threads: int = 0
+    low_memory: bool = False
+
+
+DEFAULT = Settings()
+
+
 class Session:
     """One loaded component.
 
@@ -72,7 +92,7 @@ class Session:
         outputs: names in order.
     """
 
-    def __init__(self, path: Path, device: tuple[str, int] = ("cpu", 0), threads: int = 0) -> None:
+    def __init__(self, path: Path, settings: Settings = DEFAULT) -> None:
         import onnxruntime as ort
 
         if not path.is_file():
@@ -80,7 +100,10 @@ class Session:
         self.path = path
         options = ort.SessionOptions()
         options.log_severity_level = 3
-        options.intra_op_num_threads = threads
+        options.intra_op_num_threads = settings.threads
+        if settings.low_memory:
+            options.add_session_config_entry("session.disable_prepacking", "1")
+        device = settings.device
         providers: list[Any] = ["CPUExecutionProvider"]
         if device[0] == "cuda":
             providers.insert(0, ("CUDAExecutionProvider", {"device_id": device[1]}))

@@ -210,7 +210,7 @@ WRONG = [
     (["--prompt", "x", "--rng", "dice"], 2, "dice"),
     (["--prompt", "x", "--prefix", "y"], 2, "one of --prompt"),
     ([], 2, "one of --prompt"),
-    (["--prompt", "x", "--prefix-unconditional", "y"], 2, "without --prefix"),
+    (["--prompt", "x", "--prefix-unconditional", "y"], 2, "go with --prefix"),
     (["--prefix", "nowhere", "--cfg", "1"], 4, "nowhere"),
     (["--prompt", "x", "--latent", "nowhere"], 4, "nowhere"),
     (["--prompts", "nowhere"], 4, "nowhere"),

@@ -16,12 +16,19 @@ import numpy as np
 from ....version import VERSION
 from ...errors import InputError, UsageProblem
 from ...runtime import arrays
-from ...sampling import euler, noise, schedule
-from ...sampling.image import contact_sheet, to_uint8, write_png
+from ...sampling import euler, guidance, noise, schedule
+from ...sampling.image import contact_sheet, load_image, recipe_text, to_uint8, write_png
+from . import processor
 from .jobs import Job
 from .pipeline import Pipeline, Prefix, Recipe
+from .request import BRANCH_TASKS
 
-RNGS = ("portable",)
+RNGS = ("portable", "torch-cpu")
+PREFIX_OPTIONS = {
+    "img_cond": ("--prefix-images-only", "images-only"),
+    "uncond": ("--prefix-unconditional", "unconditional"),
+}
+"""Branch -> the option that takes its prefix file, and the task that makes one."""
 
 
 @dataclass(frozen=True)
@@ -41,32 +48,6 @@ class Latent:
     origin: dict[str, Any]
 
 
-def recipe(pipeline: Pipeline, options: dict[str, Any]) -> Recipe:
-    """The package's defaults with the options that were given (not None) in their place."""
-    values = pipeline.defaults("text-to-image")
-    values.update({k: v for k, v in options.items() if v is not None and k in values})
-    lo, hi = values["cfg_interval"]
-    if not (math.isfinite(values["t_eps"]) and values["t_eps"] > 0):
-        raise UsageProblem("--t-eps", found=values["t_eps"], expected="a finite number above 0")
-    return Recipe(
-        width=values["width"],
-        height=values["height"],
-        steps=values["steps"],
-        cfg=float(values["cfg"]),
-        cfg_norm=values["cfg_norm"],
-        interval=(float(lo), float(hi)),
-        shift=float(values["shift"]),
-        t_eps=float(values["t_eps"]),
-    )
-
-
-def first_latent(pipeline: Pipeline, r: Recipe, seed: int) -> Latent:
-    """Noise of a seed, scaled for the picture's size."""
-    scale = pipeline.noise_scale(r.width, r.height)
-    drawn = noise.portable(seed, (1, 3, r.height, r.width))
-    return Latent(drawn, drawn * np.float32(scale), scale, {"seed": seed, "rng": "portable"})
-
-
 @dataclass(frozen=True)
 class Plan:
     """One picture, decided and checked: its job and recipe, and what makes its first latent."""
@@ -76,27 +57,89 @@ class Plan:
     latent: Callable[[], Latent]
 
 
-def plan(pipeline: Pipeline, job: Job, rng: str, start: tuple[str, np.ndarray] | None) -> Plan:
-    """Check a job's options as far as possible without running anything.
+Start = tuple[str, np.ndarray]
+"""`noise` or `z`, and the array of a latent file."""
+
+
+def recipe(pipeline: Pipeline, task: str, options: dict[str, Any], reference: Any) -> Recipe:
+    """The package's defaults with the options that were given (not None) in their place.
+
+    Args:
+        reference: (width, height) of the first picture given, or None. An edit takes its shape, at
+            the default number of pixels.
+    Raises:
+        UsageProblem: a size, scale, norm or number of steps that cannot be.
+    """
+    values = pipeline.defaults(task)
+    values.update({k: v for k, v in options.items() if v is not None})
+    if "width" not in values:
+        target = values["target_pixels"]
+        w, h = reference
+        size = processor.resized(w, h, target, target, pipeline.token_pixels)
+        values["width"], values["height"] = size
+    lo, hi = values["cfg_interval"]
+    if not (math.isfinite(values["t_eps"]) and values["t_eps"] > 0):
+        raise UsageProblem("--t-eps", found=values["t_eps"], expected="a finite number above 0")
+    made = Recipe(
+        task=task,
+        width=values["width"],
+        height=values["height"],
+        steps=values["steps"],
+        cfg=float(values["cfg"]),
+        img_cfg=float(values["img_cfg"]),
+        cfg_norm=values["cfg_norm"],
+        interval=(float(lo), float(hi)),
+        shift=float(values["shift"]),
+        t_eps=float(values["t_eps"]),
+    )
+    pipeline.noise_scale(made.width, made.height)
+    made.guidance(pipeline.token_pixels)
+    schedule.timesteps(made.steps, made.shift)
+    return made
+
+
+def plan(pipeline: Pipeline, job: Job, rng: str, start: Start | None, cond: Prefix | None) -> Plan:
+    """Check a job as far as possible without running anything.
 
     Args:
         start: what `read_latent` gave, or None for noise of the job's seed.
+        cond: the conditional prefix where prefix files are given.
     Raises:
-        UsageProblem: a size, scale, norm, generator or number of steps that cannot be.
+        UsageProblem: what `recipe` refuses, or an unknown noise generator.
     """
-    r = recipe(pipeline, job.options)
     if rng not in RNGS:
         raise UsageProblem("--rng", found=rng, expected=" or ".join(RNGS))
-    pipeline.noise_scale(r.width, r.height)
-    r.guidance(pipeline.token_pixels)
-    schedule.timesteps(r.steps, r.shift)
+    if cond is not None:
+        task, sizes = cond.words.get("task"), cond.words.get("sizes") or [None]
+        reference = sizes[0]
+    else:
+        task = job.request.task
+        reference = load_image(job.request.images[0]).size if job.request.images else None
+    r = recipe(pipeline, str(task), job.options, reference)
     if start is not None:
         return Plan(job, r, partial(given_latent, pipeline, *start))
-    return Plan(job, r, partial(first_latent, pipeline, r, job.seed))
+    return Plan(job, r, partial(first_latent, pipeline, r, job.seed, rng))
 
 
-def read_latent(path: Path, options: dict[str, Any]) -> tuple[str, np.ndarray]:
-    """`noise` or `z` of a latent file, float32 [1, 3, H, W]; its size becomes the options' size.
+def draw_noise(rng: str, seed: int, shape: tuple[int, ...], draw: int = 0) -> np.ndarray:
+    """Unit noise: the `draw`-th array of this shape that a generator of this seed gives."""
+    if rng == "torch-cpu":
+        return noise.torch_cpu(seed, shape, draw)
+    return noise.portable(seed, shape, start=draw * math.prod(shape))
+
+
+def first_latent(pipeline: Pipeline, r: Recipe, seed: int, rng: str, draw: int = 0) -> Latent:
+    """Noise of a seed, scaled for the picture's size."""
+    scale = pipeline.noise_scale(r.width, r.height)
+    drawn = draw_noise(rng, seed, (1, 3, r.height, r.width), draw)
+    origin: dict[str, Any] = {"seed": seed, "rng": rng}
+    if draw:
+        origin["draw"] = draw
+    return Latent(drawn, drawn * np.float32(scale), scale, origin)
+
+
+def read_latent(path: Path, options: dict[str, Any]) -> Start:
+    """`noise` or `z` of a latent file, float32 [n, 3, H, W]; its size becomes the options' size.
 
     Raises:
         InputError: neither or both are there, or of another type or shape.
@@ -105,11 +148,10 @@ def read_latent(path: Path, options: dict[str, Any]) -> tuple[str, np.ndarray]:
     tensors, _ = arrays.load(path)
     names = [n for n in ("noise", "z") if n in tensors]
     if len(names) != 1:
-        raise InputError(
-            f"{path}: tensors", found=sorted(tensors), expected="one of 'noise' and 'z'"
-        )
+        found = ", ".join(sorted(tensors)) or "none"
+        raise InputError(f"{path}: tensors", found=found, expected="one of 'noise' and 'z'")
     value = tensors[names[0]]
-    if value.dtype != np.float32 or value.ndim != 4 or value.shape[:2] != (1, 3):
+    if value.dtype != np.float32 or value.ndim != 4 or value.shape[1] != 3 or not value.size:
         raise InputError(
             f"{path}: tensor '{names[0]}'",
             found=f"{value.dtype} {list(value.shape)}",
@@ -128,7 +170,13 @@ def read_latent(path: Path, options: dict[str, Any]) -> tuple[str, np.ndarray]:
 
 
 def given_latent(pipeline: Pipeline, kind: str, value: np.ndarray) -> Latent:
-    """The latent of a file: `noise` is scaled here, `z` is taken as it is."""
+    """The latent of a file: `noise` is scaled here, `z` is taken as it is.
+
+    Raises:
+        InputError: more than one picture's.
+    """
+    if value.shape[0] != 1:
+        raise InputError(f"latent '{kind}'", found=list(value.shape), expected="[1, 3, H, W]")
     height, width = value.shape[2:]
     scale = pipeline.noise_scale(width, height)
     digest = hashlib.sha256(value.tobytes()).hexdigest()
@@ -153,14 +201,19 @@ def described(pipeline: Pipeline, r: Recipe, latent: Latent, cond: Prefix) -> di
     """The recipe as it is kept in the PNG: everything that decides the picture, no path, no
     time."""
     manifest = pipeline.package.manifest
+    words = {k: cond.words.get(k) for k in ("prompt", "query", "thought") if cond.words.get(k)}
+    words["query_tokens"] = cond.ids.shape[1]
+    if "prompt" in words:
+        words.pop("query", None)  # the template's own text, which the task and prompt give
+    scales = {"cfg": r.cfg} if r.task == "text-to-image" else {"cfg": r.cfg, "img_cfg": r.img_cfg}
     return {
         "tool": f"ntool {VERSION}",
-        "task": cond.words.get("task"),
-        "prompt": cond.words.get("prompt"),
+        "task": r.task,
+        **words,
         "width": r.width,
         "height": r.height,
         "steps": r.steps,
-        "cfg": r.cfg,
+        **scales,
         "cfg_norm": r.cfg_norm,
         "cfg_interval": list(r.interval),
         "shift": r.shift,
@@ -173,46 +226,61 @@ def described(pipeline: Pipeline, r: Recipe, latent: Latent, cond: Prefix) -> di
     }
 
 
-def prefixes(
-    pipeline: Pipeline, r: Recipe, prompt: str, system: str | None, kept: dict[str, Prefix]
-) -> dict[str, Prefix]:
-    """The branches that a text-to-image prompt needs; the unconditional one is made once and
-    kept."""
-    query = pipeline.query("text-to-image", prompt, 0, system)
-    branches = {"cond": pipeline.prefill(query, task="text-to-image", prompt=prompt)}
-    if r.cfg > 1:
-        if "uncond" not in kept:
-            kept["uncond"] = pipeline.prefill(
-                pipeline.query("unconditional", "", 0, None), task="unconditional"
-            )
-        branches["uncond"] = kept["uncond"]
+def prefixes(pipeline: Pipeline, r: Recipe, job: Job, kept: dict[str, Prefix]) -> dict[str, Prefix]:
+    """The branches that a prompt needs, and no other; `uncond` is made once and kept.
+
+    Pictures are encoded once for all branches. Thinking concerns `cond` alone.
+    """
+    request = job.request
+    seen = pipeline.encode(request.images, request.pixels()) if request.images else None
+    branches = {}
+    for name in guidance.branches(r.guidance(pipeline.token_pixels)):
+        if name == "uncond":
+            if name not in kept:
+                kept[name] = pipeline.prefill(request.branch(name))
+            branches[name] = kept[name]
+            continue
+        branches[name] = pipeline.prefill(request.branch(name), seen)
+        if name == "cond" and request.think:
+            pipeline.think(branches[name])
     return branches
 
 
 def given_prefixes(
-    pipeline: Pipeline, r: Recipe, cond: Path, uncond: Path | None
+    pipeline: Pipeline, r: Recipe, cond: Prefix, files: dict[str, Path | None]
 ) -> dict[str, Prefix]:
     """The branches from prefix files.
 
+    Args:
+        files: `img_cond` and `uncond` prefix files, or None.
     Raises:
-        UsageProblem: guidance asked for without the unconditional prefix.
+        UsageProblem: guidance asked for without a prefix that it needs.
         InputError: a prefix of another task.
     """
-    branches = {"cond": pipeline.read_prefix(cond)}
-    if r.cfg > 1:
-        if uncond is None:
+    branches = {"cond": cond}
+    for name in guidance.branches(r.guidance(pipeline.token_pixels))[1:]:
+        option, task = PREFIX_OPTIONS[name]
+        path = files.get(name)
+        if path is None:
+            scales = f"--cfg {r.cfg:g}"
+            if r.task != "text-to-image":
+                scales += f" --img-cfg {r.img_cfg:g}"
             raise UsageProblem(
-                f"--cfg {r.cfg:g} needs --prefix-unconditional",
-                hint="ntool run-prefill PKG --task unconditional -o FILE, or --cfg 1",
+                f"{scales} needs {option}",
+                hint=f"ntool run-prefill PKG --task {task} -o FILE, or --cfg 1",
             )
-        branches["uncond"] = pipeline.read_prefix(uncond)
-    for name, path in (("cond", cond), ("uncond", uncond)):
-        wanted = {"cond": "text-to-image", "uncond": "unconditional"}[name]
-        if name in branches and branches[name].words.get("task") != wanted:
-            raise InputError(
-                f"{path}: task", found=branches[name].words.get("task"), expected=wanted
-            )
+        branches[name] = pipeline.read_prefix(path)
+        check_task(path, branches[name], name)
     return branches
+
+
+def check_task(path: Path, prefix: Prefix, branch: str) -> None:
+    """Refuse a prefix file whose task does not fit the branch it is given for."""
+    task = prefix.words.get("task")
+    wanted = BRANCH_TASKS[branch]
+    if task not in wanted or task == "interleave":
+        expected = " or ".join(t for t in wanted if t != "interleave")
+        raise InputError(f"{path}: task", found=task, expected=expected)
 
 
 def run(
@@ -235,7 +303,7 @@ def run(
 def pictures(
     pipeline: Pipeline,
     plans: list[Plan],
-    given: tuple[Path, Path | None] | None,
+    given: tuple[Prefix, dict[str, Path | None]] | None,
     on_step: Callable[[euler.Step], None],
     *,
     trace: Path | None = None,
@@ -245,31 +313,37 @@ def pictures(
     """Draw and write every plan's picture; yields the fields of a `file` record for each file.
 
     Args:
-        given: prefix files (conditional, unconditional) instead of prompts.
+        given: the conditional prefix and the prefix files of the other branches, for a prompt.
         sheet: a PNG of all pictures with their prompts below.
         recipe: keep the recipe in each PNG.
     """
     kept: dict[str, Prefix] = {}
     shown: list[tuple[np.ndarray, str]] = []
-    for p in plans:
+    for index, p in enumerate(plans):
         if given is not None:
             branches = given_prefixes(pipeline, p.recipe, *given)
         else:
-            branches = prefixes(pipeline, p.recipe, p.job.prompt or "", p.job.system, kept)
+            branches = prefixes(pipeline, p.recipe, p.job, kept)
         first = p.latent()
         words = described(pipeline, p.recipe, first, branches["cond"])
+        if recipe:
+            recipe_text(words)  # a recipe that cannot be stored should not cost a picture
+        if index == len(plans) - 1:
+            pipeline.release("vision_encoder", "embedding", "decoder")
         picture = run(pipeline, branches, first, p.recipe, on_step, trace)
         to_stdout = p.job.output == "-"
-        target = sys.stdout.buffer if to_stdout else p.job.output
-        write_png(target, picture, words if recipe else None)
+        write_png(
+            sys.stdout.buffer if to_stdout else p.job.output, picture, words if recipe else None
+        )
         if not to_stdout:
-            yield _file(p.job.output, "picture")
+            yield written(p.job.output, "picture")
         if sheet is not None:
-            shown.append((picture, f"{words['prompt']} ({p.job.seed})"))
+            shown.append((picture, f"{words.get('prompt', '')} ({p.job.seed})"))
     if sheet is not None:
         write_png(sheet, contact_sheet([p for p, _ in shown], [c for _, c in shown]))
-        yield _file(str(sheet), "contact sheet")
+        yield written(str(sheet), "contact sheet")
 
 
-def _file(path: str, role: str) -> dict[str, Any]:
+def written(path: str, role: str) -> dict[str, Any]:
+    """Fields of the `file` record of a file that was just written."""
     return {"path": path, "nbytes": Path(path).stat().st_size, "role": role}

@@ -24,21 +24,23 @@ SPECIAL_TOKENS = (
 )
 """Tokens that prompts and loops name. Ids are looked up by string, never assumed."""
 
-DEFAULTS: dict[str, Any] = {
-    "text-to-image": {
-        "width": 2048,
-        "height": 2048,
-        "steps": 50,
-        "cfg": 4.0,
-        "cfg_norm": "none",
-        "cfg_interval": [0.0, 1.0],
-        "shift": 3.0,
-        "t_eps": 0.02,
-        "seed": 42,
-    },
-    "chat": {"max_new_tokens": 1024},
+SAMPLER: dict[str, Any] = {
+    "steps": 50,
+    "cfg": 4.0,
+    "img_cfg": 1.0,
+    "cfg_norm": "none",
+    "cfg_interval": [0.0, 1.0],
+    "shift": 3.0,
+    "t_eps": 0.02,
 }
-"""Defaults of the published command line (docs/neo-chat.md, "Defaults")."""
+DEFAULTS: dict[str, dict[str, Any]] = {
+    "chat": {"max_new_tokens": 1024},
+    "text-to-image": {"width": 2048, "height": 2048, **SAMPLER},
+    "image-edit": {"target_pixels": 2048 * 2048, **SAMPLER},
+    "interleave": {"width": 2048, "height": 1152, **SAMPLER, "max_new_tokens": 8192},
+}
+"""Defaults of the published command line (docs/neo-chat.md 5.13). An edit has the shape of its
+first picture, at `target_pixels`."""
 
 
 class NeoChat:
@@ -69,17 +71,20 @@ class NeoChat:
         }
 
     def defaults(self) -> dict[str, Any]:
-        """Sampler defaults: the published ones, overridden by `image_generation` of
-        generation_config.json."""
+        """Sampler defaults by task: the published ones, overridden by `image_generation` of
+        generation_config.json, an object of the same form."""
         merged = {task: dict(values) for task, values in DEFAULTS.items()}
+        where = f"{self.checkpoint.source}: generation_config.json: image_generation"
         own = self.checkpoint.generation_config.get("image_generation", {})
-        if not isinstance(own, dict) or not set(own) <= set(merged["text-to-image"]):
-            raise InputError(
-                f"{self.checkpoint.source}: generation_config.json: image_generation",
-                found=sorted(own) if isinstance(own, dict) else own,
-                expected=f"an object with keys of {sorted(merged['text-to-image'])}",
-            )
-        merged["text-to-image"].update(own)
+        if not isinstance(own, dict) or not set(own) <= set(merged):
+            raise InputError(where, expected=f"an object of {', '.join(merged)}")
+        for task, values in own.items():
+            if not isinstance(values, dict) or not set(values) <= set(merged[task]):
+                raise InputError(f"{where}: {task}", expected=f"some of {', '.join(merged[task])}")
+            for key, value in values.items():
+                if type(value) is not type(merged[task][key]):
+                    raise InputError(f"{where}: {task}: {key}", found=repr(value))
+            merged[task].update(values)
         return merged
 
     def noise(self) -> dict[str, Any]:

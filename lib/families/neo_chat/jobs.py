@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from ...checkpoint.strict_json import load_object
 from ...errors import InputError, SourceNotFound, UsageProblem
+from .request import Request
 
-FIELDS = {
-    "prompt": str, "seed": int, "size": str, "steps": int, "cfg": float, "cfg_norm": str,
-    "cfg_interval": str, "shift": float, "t_eps": float, "system": str, "output": str,
+FIELDS: dict[str, type | tuple[type, ...]] = {
+    "prompt": str, "images": list, "system": str, "think": bool, "seed": int, "output": str,
+    "size": str, "steps": int, "cfg": (int, float), "img_cfg": (int, float), "cfg_norm": str,
+    "cfg_interval": str, "shift": (int, float), "t_eps": (int, float),
 }  # fmt: skip
 """Fields of one line of a prompts file; each means what the option of that name means."""
 MAX_LINE = 1 << 20
+PLAIN = ("steps", "cfg", "img_cfg", "cfg_norm", "shift", "t_eps")
+"""Sampler options whose value is taken as it is."""
 
 
 @dataclass(frozen=True)
@@ -25,16 +30,15 @@ class Job:
     """One picture to draw.
 
     Attributes:
-        prompt: None when the prefixes are given.
+        request: its prompt; not used when prefix files are given.
         seed: of its noise.
-        options: sampler options that differ from the package's defaults.
         output: file, or `-`.
+        options: sampler options that differ from the package's defaults.
     """
 
-    prompt: str | None
+    request: Request
     seed: int
     output: str
-    system: str | None = None
     options: dict[str, Any] = field(default_factory=dict)
 
 
@@ -51,8 +55,7 @@ def counted(job: Job, count: int) -> list[Job]:
     if job.output == "-" and count > 1:
         raise UsageProblem("several pictures and -o -", expected="a file name, which is numbered")
     return [
-        Job(job.prompt, job.seed + i, numbered(job.output, i, count), job.system, job.options)
-        for i in range(count)
+        replace(job, seed=job.seed + i, output=numbered(job.output, i, count)) for i in range(count)
     ]
 
 
@@ -62,6 +65,7 @@ def from_lines(path: str, base: Job) -> list[Job]:
     Raises:
         SourceNotFound: no such file.
         InputError: a line is not a JSON object of known fields and types; names the line.
+        UsageProblem: two pictures of one name.
     """
     if path == "-":
         rows = list(_read(sys.stdin.buffer, "standard input"))
@@ -74,19 +78,30 @@ def from_lines(path: str, base: Job) -> list[Job]:
         raise InputError(f"{path}: no prompts")
     if base.output == "-":
         raise UsageProblem("--prompts and -o -", expected="a file name, which is numbered")
-    jobs = []
-    for index, row in enumerate(rows):
-        options = {**base.options, **options_of(row)}
-        jobs.append(
-            Job(
-                row["prompt"],
-                row.get("seed", base.seed),
-                row.get("output") or numbered(base.output, index, len(rows)),
-                row.get("system", base.system),
-                options,
-            )
-        )
+    jobs = [_job(row, base, index, len(rows)) for index, row in enumerate(rows)]
+    outputs = [os.path.realpath(job.output) for job in jobs]
+    for output in outputs:
+        if outputs.count(output) > 1:
+            raise UsageProblem(f"{path}: two pictures are to be written to '{output}'")
     return jobs
+
+
+def _job(row: dict[str, Any], base: Job, index: int, count: int) -> Job:
+    images = tuple(Path(p) for p in row.get("images", ())) or base.request.images
+    request = Request(
+        "image-edit" if images else "text-to-image",
+        prompt=row["prompt"],
+        images=images,
+        system=row.get("system", base.request.system),
+        think=row.get("think", base.request.think),
+        limits=base.request.limits if images else (None, None),
+    )
+    return Job(
+        request,
+        row.get("seed", base.seed),
+        row.get("output") or numbered(base.output, index, count),
+        {**base.options, **options_of(row)},
+    )
 
 
 def parse_size(text: str) -> tuple[int, int]:
@@ -116,11 +131,9 @@ def parse_interval(text: str) -> tuple[float, float]:
     return lo, hi
 
 
-def options_of(row: dict[str, Any]) -> dict[str, Any]:
+def options_of(row: Mapping[str, Any]) -> dict[str, Any]:
     """Sampler options under their internal names: `size` becomes width and height, and so on."""
-    options = {
-        k: row[k] for k in ("steps", "cfg", "cfg_norm", "shift", "t_eps") if row.get(k) is not None
-    }
+    options = {k: row[k] for k in PLAIN if row.get(k) is not None}
     if row.get("size") is not None:
         options["width"], options["height"] = parse_size(row["size"])
     if row.get("cfg_interval") is not None:
@@ -142,9 +155,12 @@ def _read(lines: BinaryIO, name: str) -> Iterator[dict[str, Any]]:
                 raise InputError(
                     f"{where}: field", found=key, expected=f"one of {', '.join(FIELDS)}"
                 )
-            kinds = (int, float) if wanted is float else (wanted,)
-            if isinstance(value, bool) or not isinstance(value, kinds):
-                raise InputError(f"{where}: '{key}'", found=repr(value), expected=wanted.__name__)
+            odd = isinstance(value, bool) and wanted is not bool
+            if key == "images" and isinstance(value, list):
+                odd = not all(isinstance(p, str) and p for p in value)
+            if odd or not isinstance(value, wanted):
+                expected = getattr(wanted, "__name__", "number")
+                raise InputError(f"{where}: '{key}'", found=repr(value), expected=expected)
         if "prompt" not in row:
             raise InputError(f"{where}: 'prompt' is missing")
         if row.get("seed", 0) < 0:

@@ -6,24 +6,27 @@ B sequences (1 here), S tokens of a prompt, L = th tw tokens of a picture, P cac
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ...errors import InputError, SourceNotFound, Unsupported, UsageProblem
+from ...errors import InputError, SourceNotFound, Unsupported
 from ...package.package import Package
 from ...runtime import arrays
-from ...runtime.session import Session
+from ...runtime.session import DEFAULT, Session, Settings
 from ...sampling import euler, guidance, schedule
 from ...sampling.image import load_image
 from ...text.tokenizer import Tokenizer, load
 from . import positions as place
 from . import processor as pictures
 from . import prompts
+from .request import Request
 
-TASKS = ("chat", "text-to-image", "unconditional")
+THINK_TOKENS = 1024
+"""Most tokens of a thought (docs/neo-chat.md 5.10)."""
+NUMPY_TYPES = {"tensor(float)": np.float32, "tensor(float16)": np.float16}
 
 
 @dataclass
@@ -76,32 +79,56 @@ class Recipe:
     """Everything that decides a picture but the prompt and the weights.
 
     Attributes:
+        task: `text-to-image`, `image-edit` or `interleave`; they differ in branches and interval.
         width, height: pixels, multiples of the token side.
-        steps: Euler steps. cfg: guidance scale. shift: of the schedule. t_eps: floor of 1 - t.
-        interval: t range in which guidance applies, both ends included.
+        steps: Euler steps. shift: of the schedule. t_eps: floor of 1 - t.
+        cfg, img_cfg: guidance scales of the prompt and of the pictures.
+        interval: t range in which guidance applies (ends: see `sampling.guidance`).
     """
 
+    task: str
     width: int
     height: int
     steps: int
     cfg: float
+    img_cfg: float
     cfg_norm: str
     interval: tuple[float, float]
     shift: float
     t_eps: float
 
     def guidance(self, tile: int) -> guidance.Guidance:
-        """The guidance of a text-to-image run."""
+        """The guidance of the run; `tile` is the token side in pixels."""
         return guidance.Guidance(
-            "text-to-image", cfg=self.cfg, interval=self.interval, norm=self.cfg_norm, tile=tile
+            self.task,
+            cfg=self.cfg,
+            img_cfg=self.img_cfg,
+            interval=self.interval,
+            norm=self.cfg_norm,
+            tile=tile,
         )
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """Encoded pictures.
+
+    Attributes:
+        features: [image_tokens, D], picture after picture.
+        grids: (th, tw) in tokens of each.
+        sizes: (width, height) in pixels of each before it was resized.
+    """
+
+    features: np.ndarray
+    grids: tuple[tuple[int, int], ...]
+    sizes: tuple[tuple[int, int], ...] = ()
 
 
 class Pipeline:
     """A package with its sessions, loaded when first used and kept for every further prompt."""
 
-    def __init__(self, package: Package, device: tuple[str, int] = ("cpu", 0)) -> None:
-        self.package, self._device = package, device
+    def __init__(self, package: Package, settings: Settings = DEFAULT) -> None:
+        self.package, self._settings = package, settings
         self._sessions: dict[str, Session] = {}
         manifest = package.manifest
         if manifest.get("family") != "neo_chat":
@@ -118,13 +145,20 @@ class Pipeline:
                     expected=f"{self.tokenizer.id(name)}, as the tokenizer has it",
                 )
         self.token_pixels: int = manifest["workflow"]["positions"]["token_pixels"]
+        p = package.manifest_processor()
+        self.sizes = pictures.Processor(p["patch_size"], p["merge_size"])
         self.vocab_size: int = manifest["vocab_size"]
 
     def session(self, component: str) -> Session:
         """The loaded session of a component."""
         if component not in self._sessions:
-            self._sessions[component] = Session(self.package.graph(component), self._device)
+            self._sessions[component] = Session(self.package.graph(component), self._settings)
         return self._sessions[component]
+
+    def release(self, *components: str) -> None:
+        """Unload components that are not needed any more."""
+        for component in components:
+            self._sessions.pop(component, None)
 
     def defaults(self, task: str) -> dict[str, Any]:
         """The package's defaults for a task."""
@@ -132,87 +166,120 @@ class Pipeline:
 
     # -- prompts to prefixes ------------------------------------------------------------------
 
-    def query(self, task: str, prompt: str, n_images: int, system: str | None) -> str:
-        """The finished text of a task's prompt, `<image>` placeholders not yet expanded.
-
-        Raises:
-            UsageProblem: a picture for a task that takes none, or a system text for one without.
-        """
-        if n_images and task != "chat":
-            raise UsageProblem(f"--image with task {task}", expected="task chat")
-        if task == "chat":
-            return prompts.chat(prompt, n_images, system=system or "")
-        if task == "text-to-image":
-            chosen = prompts.GENERATION_SYSTEM if system is None else system
-            return prompts.text_to_image(prompt, system=chosen)
-        if task == "unconditional":
-            if prompt or system:
-                raise UsageProblem("task unconditional takes no prompt and no system text")
-            return prompts.unconditional()
-        raise UsageProblem("--task", found=task, expected=" or ".join(TASKS))
-
-    def encode_pictures(
-        self, images: Sequence[Path], limits: tuple[int, int]
-    ) -> tuple[np.ndarray, list[tuple[int, int]]]:
-        """Features [image_tokens, D] of all pictures, and the token grid (th, tw) of each."""
-        features = self.session("embedding").inputs["image_features"]
+    def encode(self, images: Sequence[Path], limits: tuple[int, int]) -> Pictures:
+        """Features of pictures, resized into (least, most) pixels."""
         if not images:
-            return np.zeros((0, features[1][1]), np.float32), []
-        p = self.package.manifest_processor()
-        size = pictures.Processor(p["patch_size"], p["merge_size"])
-        rows, grids = [], []
-        for path in images:
-            patch_rows, grid = pictures.preprocess(load_image(path), *limits, size)
-            rows.append(patch_rows)
-            grids.append(grid)
-        feeds: arrays.Arrays = {
-            "pixel_values": np.concatenate(rows),
-            "grid_hw": np.array(grids, np.int64),
-        }
-        out = self.session("vision_encoder").run(feeds)["image_features"]
-        return out, [(gh // size.merge, gw // size.merge) for gh, gw in grids]
+            return self.no_pictures()
+        loaded = [load_image(path) for path in images]
+        made = [pictures.preprocess(image, *limits, self.sizes) for image in loaded]
+        rows, grids = zip(*made, strict=True)
+        encoded = self.encode_rows(np.concatenate(rows), grids)
+        return replace(encoded, sizes=tuple(image.size for image in loaded))
+
+    def encode_rows(self, rows: np.ndarray, grids: Sequence[tuple[int, int]]) -> Pictures:
+        """Features of patch rows [N, 3 P P] of pictures with patch grids (gh, gw)."""
+        feeds: arrays.Arrays = {"pixel_values": rows, "grid_hw": np.array(grids, np.int64)}
+        features = self.session("vision_encoder").run(feeds)["image_features"]
+        m = self.sizes.merge
+        return Pictures(features, tuple((gh // m, gw // m) for gh, gw in grids))
+
+    def no_pictures(self) -> Pictures:
+        """Features of no picture, which a text-only run feeds."""
+        kind, shape = self.session("embedding").inputs["image_features"]
+        return Pictures(np.zeros((0, shape[1]), NUMPY_TYPES[kind]), ())
 
     def prefill(
-        self,
-        query: str | None,
-        *,
-        task: str,
-        finished: bool = False,
-        prompt: str = "",
-        ids: Sequence[int] | None = None,
-        images: Sequence[Path] = (),
-        limits: tuple[int, int] | None = None,
-        all_logits: bool = False,
+        self, request: Request, pictures: Pictures | None = None, *, all_logits: bool = False
     ) -> Prefix:
-        """Run a query (or token ids) through embedding and decoder.
+        """Run a request's query (or ids) through embedding and decoder.
 
         Args:
-            finished: the query is taken as it is; else its `<image>` placeholders are expanded.
+            pictures: its encoded pictures, where the caller has them already.
         Raises:
             InputError: ids outside the vocabulary; pictures and context tokens that do not match;
                 logits that are not finite.
         """
-        chosen = limits or pictures.pixel_limits("chat")
-        features, grids = self.encode_pictures(images, chosen)
-        if ids is None:
-            assert query is not None
-            text = query if finished else prompts.expand(query, [h * w for h, w in grids])
-            ids = self.tokenizer.encode(text)
-        tokens = self.checked(ids)
-        p = place.prompt_positions(
-            tokens, self.tokens["<IMG_CONTEXT>"], self.tokens["<img>"], grids
+        seen = pictures or self.encode(request.images, request.pixels())
+        query = request.query if request.finished else request.template()
+        prefix = self.prefill_query(
+            query, seen, ids=request.ids, expand=not request.finished, all_logits=all_logits
         )
-        prefix = Prefix(tokens, p, self.empty_cache(), np.zeros(0), {})
-        self._extend(prefix, tokens, p, features, keep=tokens.shape[1] if all_logits else 1)
         prefix.words = {
-            "task": task,
-            "prompt": prompt,
+            "task": request.task,
+            "prompt": request.prompt,
             "query": query,
-            "text_length": tokens.shape[1],
-            "images": len(images),
+            "think": request.think,
+            "text_length": prefix.ids.shape[1],
+            "sizes": [list(size) for size in seen.sizes],
             "package": self.package.digest,
         }
         return prefix
+
+    def prefill_query(
+        self,
+        query: str | None,
+        pictures: Pictures,
+        *,
+        ids: Sequence[int] | None = None,
+        expand: bool = True,
+        all_logits: bool = False,
+    ) -> Prefix:
+        """Run a query, or token ids, through embedding and decoder.
+
+        Args:
+            expand: each `<image>` of the query becomes the tokens of its picture.
+        """
+        if ids is None:
+            assert query is not None
+            counts = [h * w for h, w in pictures.grids]
+            ids = self.tokenizer.encode(prompts.expand(query, counts) if expand else query)
+        tokens = self.checked(ids)
+        p = place.prompt_positions(
+            tokens, self.tokens["<IMG_CONTEXT>"], self.tokens["<img>"], pictures.grids
+        )
+        shape = (3, 0)
+        prefix = Prefix(
+            tokens[:, :0], np.zeros(shape, np.int64), self.empty_cache(), np.zeros(0), {}
+        )
+        self.extend(prefix, tokens, p, pictures, keep=tokens.shape[1] if all_logits else 1)
+        return prefix
+
+    def think(self, prefix: Prefix, limit: int = THINK_TOKENS) -> str:
+        """Let the model think on an open `<think>`, close it, and open the picture.
+
+        Greedy decoding; the end-of-turn token stops and is dropped, `</think>` stops and is kept.
+        Returns:
+            the thought with its special tokens, `</think>` included.
+        """
+        close = self.tokens["</think>"]
+        thought = []
+        for token in self.decode(prefix, limit):
+            if token != self.tokens["<|im_end|>"]:
+                thought.append(token)
+            if token == close:
+                break
+        if thought and thought[-1] == close:
+            self.append_text(prefix, [close])
+        self.append_text(prefix, self.tokenizer.encode(prompts.AFTER_THOUGHT))
+        text = self.tokenizer.decode(thought, skip_special=False)
+        prefix.words["thought"] = text
+        prefix.words["text_length"] = prefix.ids.shape[1]
+        return text
+
+    def append_text(self, prefix: Prefix, ids: Sequence[int]) -> None:
+        """Add text tokens behind a prefix."""
+        tokens = self.checked(ids)
+        p = place.text_positions(prefix.next_t, tokens.shape[1])
+        self.extend(prefix, tokens, p, self.no_pictures(), keep=1)
+
+    def append_picture(self, prefix: Prefix, pictures: Pictures) -> None:
+        """Add one picture's features and `</img>` behind a prefix that ends with `<img>`."""
+        ((th, tw),) = pictures.grids
+        t = prefix.next_t
+        context = [self.tokens["<IMG_CONTEXT>"]] * (th * tw)
+        tokens = self.checked([*context, self.tokens["</img>"]])
+        p = np.concatenate([place.image_positions(t, th, tw), place.text_positions(t + 1, 1)], 1)
+        self.extend(prefix, tokens, p, pictures, keep=1)
 
     def checked(self, ids: Sequence[int]) -> np.ndarray:
         """Token ids as int64 [1, S], none of them outside the embedding table.
@@ -242,11 +309,16 @@ class Pipeline:
             for e in entries
         }
 
-    def _extend(
-        self, prefix: Prefix, ids: np.ndarray, p: np.ndarray, features: np.ndarray, keep: int
+    def extend(
+        self, prefix: Prefix, ids: np.ndarray, p: np.ndarray, pictures: Pictures, keep: int
     ) -> None:
-        """Run tokens through the decoder on top of the prefix's cache, which grows in place."""
-        feeds = {"input_ids": ids, "image_features": features}
+        """Run tokens through the decoder on top of the prefix's cache, which grows in place.
+
+        Args:
+            ids: int64 [1, n]. p: their positions, int64 [3, n].
+            keep: of how many last tokens the logits are computed.
+        """
+        feeds = {"input_ids": ids, "image_features": pictures.features}
         embeds = self.session("embedding").run(feeds)["inputs_embeds"]
         out = self.session("decoder").run(
             {
@@ -261,22 +333,22 @@ class Pipeline:
             raise InputError("decoder: logits are not finite")
         for entry in self.package.manifest["cache"]:
             prefix.cache[entry["input"]] = out[entry["output"]]
+        prefix.ids = np.concatenate([prefix.ids, ids], axis=1)
+        prefix.positions = np.concatenate([prefix.positions, p], axis=1)
 
     def decode(self, prefix: Prefix, count: int) -> Iterator[int]:
-        """Greedy continuation: token ids, the stop token included, which ends it. The prefix
-        grows."""
+        """Greedy continuation of at most `count` tokens; the stop token, included, ends it.
+
+        A token joins the prefix when the next one is asked for, so a caller that breaks off at a
+        token leaves the prefix in front of it.
+        """
         stop = self.tokens["<|im_end|>"]
-        none = self.encode_pictures((), (0, 0))[0]
         for _ in range(count):
             chosen = int(prefix.logits[0, -1].argmax())
             yield chosen
             if chosen == stop:
                 return
-            p = place.text_positions(prefix.next_t, 1)
-            ids = np.array([[chosen]], np.int64)
-            prefix.ids = np.concatenate([prefix.ids, ids], axis=1)
-            prefix.positions = np.concatenate([prefix.positions, p], axis=1)
-            self._extend(prefix, ids, p, none, keep=1)
+            self.append_text(prefix, [chosen])
 
     def read_prefix(self, path: Path) -> Prefix:
         """A prefix file, checked against this package.

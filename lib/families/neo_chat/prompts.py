@@ -105,13 +105,24 @@ def assistant_open() -> str:
     return f"{TURN_START}assistant\n"
 
 
-def text_to_image(prompt: str, *, think: bool = False, system: str = GENERATION_SYSTEM) -> str:
+def turns(history: Sequence[tuple[str, str]]) -> str:
+    """Earlier (question, answer) turns, as they were sent."""
+    return "".join(user_block(q) + assistant_open() + f"{a}{TURN_END}\n" for q, a in history)
+
+
+def text_to_image(
+    prompt: str,
+    *,
+    think: bool = False,
+    system: str = GENERATION_SYSTEM,
+    history: Sequence[tuple[str, str]] = (),
+) -> str:
     """Conditional query of text-to-image; also of an edit, with placeholders in the prompt.
 
     Ends at `<img>`, or at an open thought when the model is to think first.
     Source: `t2i_generate`, `_build_t2i_query` of sensenova_u1.
     """
-    turn = system_block(system) + user_block(prompt) + assistant_open()
+    turn = system_block(system) + turns(history) + user_block(prompt) + assistant_open()
     return turn + (f"{THINK_START}\n" if think else NO_THOUGHT + IMG_START)
 
 
@@ -121,14 +132,20 @@ def unconditional() -> str:
 
 
 def image_edit(
-    prompt: str, n_images: int, *, think: bool = False, system: str = GENERATION_SYSTEM
+    prompt: str,
+    n_images: int,
+    *,
+    think: bool = False,
+    system: str = GENERATION_SYSTEM,
+    history: Sequence[tuple[str, str]] = (),
 ) -> str:
     """Conditional query of an edit of n pictures, placeholders not yet expanded.
 
     Raises:
         UsageProblem: more placeholders in the prompt than pictures.
     """
-    return text_to_image(place_images(prompt, n_images, labelled=True), think=think, system=system)
+    message = place_images(prompt, n_images, labelled=True)
+    return text_to_image(message, think=think, system=system, history=history)
 
 
 def images_only(n_images: int, *, interleave: bool = False) -> str:
@@ -142,7 +159,12 @@ def images_only(n_images: int, *, interleave: bool = False) -> str:
 
 
 def interleave(
-    prompt: str, n_images: int = 0, *, think: bool = False, system: str = INTERLEAVE_SYSTEM
+    prompt: str,
+    n_images: int = 0,
+    *,
+    think: bool = False,
+    system: str = INTERLEAVE_SYSTEM,
+    history: Sequence[tuple[str, str]] = (),
 ) -> str:
     """Conditional query of an interleaved run, placeholders not yet expanded.
 
@@ -152,7 +174,7 @@ def interleave(
     Source: `interleave_gen` of sensenova_u1.
     """
     message = place_images(prompt, n_images, labelled=False)
-    turn = system_block(system) + user_block(message) + assistant_open()
+    turn = system_block(system) + turns(history) + user_block(message) + assistant_open()
     return turn if think else turn + NO_THOUGHT
 
 
@@ -174,8 +196,7 @@ def chat(
     """
     if n_images and not history and PLACEHOLDER not in question:
         question = f"{PLACEHOLDER}\n" * n_images + question
-    turns = "".join(user_block(q) + f"{TURN_START}assistant\n{a}{TURN_END}\n" for q, a in history)
-    return system_block(system) + turns + user_block(question) + assistant_open()
+    return system_block(system) + turns(history) + user_block(question) + assistant_open()
 
 
 def place_images(prompt: str, n_images: int, *, labelled: bool) -> str:

@@ -19,6 +19,7 @@ from ...package.package import Package
 from ...runtime.session import Arrays, Session
 from . import positions as place
 from .pipeline import Pipeline, Recipe
+from .request import Request
 
 Sizes = dict[str, int]
 """Symbolic dimension -> length."""
@@ -221,9 +222,9 @@ def finite(package: Package, sessions: dict[str, Session]) -> Iterator[tuple[str
         trial.session("vision_encoder").run(feeds)
     if {"embedding", "decoder"} <= there and not found:
         task = "text-to-image"
-        ids = [package.manifest["special_tokens"]["<|im_start|>"]] * 2
+        start = package.manifest["special_tokens"]["<|im_start|>"]
         try:
-            prefix = trial.prefill(None, task=task, ids=ids)
+            prefix = trial.prefill(Request(task, ids=(start, start)))
         except Exception:
             if not found:
                 raise
@@ -238,8 +239,8 @@ def finite(package: Package, sessions: dict[str, Session]) -> Iterator[tuple[str
 def _two_steps(trial: _Trial, prefix: Any, found: list[tuple[str, str]]) -> None:
     F = trial.token_pixels
     recipe = Recipe(
-        width=2 * F, height=F, steps=STEPS, cfg=2.0, cfg_norm="none", interval=(0.0, 1.0),
-        shift=1.0, t_eps=0.02,
+        task="text-to-image", width=2 * F, height=F, steps=STEPS, cfg=2.0, img_cfg=1.0,
+        cfg_norm="none", interval=(0.0, 1.0), shift=1.0, t_eps=0.02,
     )  # fmt: skip
     scale = trial.noise_scale(recipe.width, recipe.height)
     z = _noise(1, 3, recipe.height, recipe.width) * np.float32(scale)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import EnvironmentProblem, NtoolError
-from ...runtime.session import Session
+from ...runtime.session import Session, Settings
 from ..abi import family_module
 from . import walk
 from .parse import type_name
@@ -30,7 +30,7 @@ def load(subject: Subject, part: Part) -> list[Finding]:
     try:
         # the path as it is in the package: onnxruntime resolves links by itself, and checks where
         # external data lies from there
-        session = Session(Path(subject.root) / part.file, subject.options.device)
+        session = Session(Path(subject.root) / part.file, Settings(subject.options.device))
     except EnvironmentProblem as e:
         match = _NO_KERNEL.search(e.message)
         if match is None:

@@ -1,0 +1,135 @@
+"""What run-prefill does with a request: a prefix file, greedy words, or an interleaved run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from ...errors import UsageProblem
+from ...sampling.euler import Step
+from ...sampling.image import recipe_text, write_png
+from . import draw, interleave, jobs
+from .pipeline import Pipeline
+from .request import Request, from_options
+
+Row = tuple[str, dict[str, Any]]
+"""Kind and fields of a record."""
+SAMPLER = (
+    *("size", "steps", "cfg", "img_cfg", "cfg_norm"),
+    *("cfg_interval", "shift", "t_eps", "latent"),
+)
+"""Options that only an interleaved run has a use for."""
+
+
+def read_request(o: Mapping[str, Any]) -> Request:
+    """The request that run-prefill's options give, by their names.
+
+    Raises:
+        UsageProblem: options that contradict each other.
+    """
+    used = [f"--{k.replace('_', '-')}" for k in SAMPLER if o[k] is not None]
+    if used and o["task"] != "interleave":
+        raise UsageProblem(f"{', '.join(used)} with task {o['task']}", expected="task interleave")
+    if o["all_logits"] and o["task"] == "interleave":
+        raise UsageProblem("--all-logits with task interleave")
+    if o["think"] and o["decode"]:
+        raise UsageProblem("--think and --decode", expected="one of them")
+    return from_options(
+        o["task"],
+        prompt=o["prompt"],
+        prompt_file=o["prompt_file"],
+        messages=o["messages"],
+        query=o["query"],
+        tokens=o["tokens"],
+        images=o["image"] or (),
+        system=o["system"],
+        think=o["think"],
+        min_pixels=o["min_pixels"],
+        max_pixels=o["max_pixels"],
+    )
+
+
+def run(
+    pipeline: Pipeline, request: Request, o: Mapping[str, Any], on_step: Callable[[Step], None]
+) -> Iterator[Row]:
+    """Run a request; yields records in the order in which things happen."""
+    if request.task == "interleave":
+        yield from interleaved(pipeline, request, o, on_step)
+        return
+    prefix = pipeline.prefill(request, all_logits=o["all_logits"])
+    if request.think:
+        yield "text", {"text": pipeline.think(prefix), "role": "thought"}
+    output = o["output"]
+    if output is not None:
+        for row in prefix.save(output):
+            yield "tensor", {**row, "file": str(output)}
+    best = int(prefix.logits[0, -1].argmax())
+    yield (
+        "summary",
+        {
+            "task": request.task,
+            "tokens": int(prefix.ids.shape[1]),
+            "images": len(request.images),
+            "next_token": best,
+            "next_text": pipeline.tokenizer.decode([best], skip_special=False),
+            "output": str(output) if output else None,
+        },
+    )
+    if o["decode"]:
+        picked: list[int] = []
+        for token in pipeline.decode(prefix, o["decode"]):
+            picked.append(token)
+            yield "token", word(pipeline, len(picked) - 1, token)
+        yield "text", {"text": answer(pipeline, picked)}
+
+
+def interleaved(
+    pipeline: Pipeline, request: Request, o: Mapping[str, Any], on_step: Callable[[Step], None]
+) -> Iterator[Row]:
+    """An interleaved run: tokens, steps and pictures as they come, then the whole text.
+
+    Raises:
+        UsageProblem: no name for the pictures.
+    """
+    if o["output"] is None:
+        raise UsageProblem("task interleave draws pictures", expected="-o OUT.png")
+    defaults = pipeline.defaults("interleave")
+    options = jobs.options_of({**o, "size": None})
+    start = draw.read_latent(o["latent"], options) if o["latent"] is not None else None
+    sizes = [jobs.parse_size(s) for s in o["size"].split(",")] if o["size"] else [None]
+    recipes = []
+    for size in sizes:
+        own = dict(options)
+        if size is not None:
+            own["width"], own["height"] = size
+        recipes.append(draw.recipe(pipeline, "interleave", own, None))
+    made = interleave.Run(
+        pipeline,
+        request,
+        recipes,
+        interleave.latents(pipeline, o["seed"], o["rng"], start),
+        o["decode"] or defaults["max_new_tokens"],
+        on_step,
+    )
+    for event in made.events():
+        if isinstance(event, int):
+            yield "token", word(pipeline, len(made.picked) - 1, event)
+            continue
+        path = jobs.numbered(str(o["output"]), event.index, 2)
+        recipe_text(event.words)
+        write_png(path, event.picture, event.words)
+        yield "file", draw.written(path, "picture")
+    yield "text", {"text": made.text}
+
+
+def word(pipeline: Pipeline, index: int, token: int) -> dict[str, Any]:
+    """Fields of a `token` record."""
+    text = pipeline.tokenizer.decode([token], skip_special=False)
+    return {"index": index, "id": token, "text": text}
+
+
+def answer(pipeline: Pipeline, ids: list[int]) -> str:
+    """The text of greedy tokens: up to the stop token, special tokens left out, stripped."""
+    stop = pipeline.tokens["<|im_end|>"]
+    kept = ids[: ids.index(stop)] if stop in ids else ids
+    return pipeline.tokenizer.decode(kept, skip_special=True).strip()
