@@ -19,6 +19,8 @@ TREE = completion.tree()
 OPTIONS = {c.name: {n for o in c.options for n in o.names} for c in TREE.commands}
 OPTIONS[""] = {n for o in TREE.options for n in o.names}
 COMMON = set.intersection(*(names for name, names in OPTIONS.items() if name))
+UPDATE = "UPDATE_EXAMPLES" in os.environ
+"""Write what the examples print into the pages, to be read and committed, instead of comparing."""
 SPELLED = re.compile(r"(?<![\w-])--?[a-z][a-z0-9-]*(?![\w-])")
 
 
@@ -135,6 +137,14 @@ def matches(shown: list[str], printed: list[str]) -> bool:
     return re.fullmatch("".join(wanted), "".join(steady(p) + "\n" for p in printed)) is not None
 
 
+def cut(shown: list[str], printed: list[str]) -> list[str]:
+    """The printed lines with as many left out as the shown ones leave out."""
+    if "..." not in shown:
+        return printed
+    head = shown.index("...")
+    return [*printed[:head], "...", *printed[len(printed) - (len(shown) - head - 1) :]]
+
+
 def test_matches_notices_a_difference() -> None:
     assert matches(["a 1", "...", "z"], ["a 1", "b", "c", "z"])
     assert matches(['{"seconds":0.1}'], ['{"seconds":0.25}'])
@@ -162,7 +172,8 @@ def test_examples_print_what_is_shown(
         "NTOOL_CACHE": str(tmp_path_factory.getbasetemp() / "cache"),
         "LC_ALL": "C",
     }
-    for commands in blocks(page.read_text(encoding="utf-8")):
+    text = page.read_text(encoding="utf-8")
+    for commands in blocks(text):
         for command, shown in commands:
             done = subprocess.run(
                 ["bash", "-c", f"exec 2>&1; {command}"],
@@ -172,4 +183,10 @@ def test_examples_print_what_is_shown(
                 text=True,
                 timeout=60,
             )
-            assert matches(shown, done.stdout.splitlines()), f"$ {command}\n{done.stdout}"
+            printed = done.stdout.splitlines()
+            if UPDATE and not matches(shown, printed):
+                old, new = ("".join(f"{x}\n" for x in y) for y in (shown, cut(shown, printed)))
+                text = text.replace(f"$ {command}\n{old}", f"$ {command}\n{new}", 1)
+                page.write_text(text, encoding="utf-8")
+            else:
+                assert matches(shown, printed), f"$ {command}\n{done.stdout}"
