@@ -1,0 +1,56 @@
+"""How much of prefill, decoding and sampling is ours and not ONNX Runtime's."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from functools import partial
+from statistics import median
+
+from .measure import NTOOL, PYTHON, ROOT, in_turn, output_of, run
+from .table import Bench, Line, Row, spent, verdict
+
+LIMIT = 0.03
+"""Share of a loop's wall time outside of InferenceSession.run."""
+DECODE = 64
+PROMPT = "a large red circle on a white background"
+
+
+def loops(size: int, bench: Bench) -> Iterator[Line]:
+    """Medians over processes; in each the loop was run once before."""
+    package = str(bench.package("demo:shapes"))
+    command = [PYTHON, "-m", "bench.loop_child", package, str(size), str(DECODE)]
+    told = [json.loads(output_of(command, cwd=ROOT)) for _ in range(bench.runs)]
+    kinds = ("prefill", "decode", "sample") if size == 128 else ("sample",)
+    for kind in kinds:
+        wall = median(t[kind]["wall"] for t in told)
+        share = median(1 - t[kind]["run"] / t[kind]["wall"] for t in told)
+        count = told[0][kind]["count"]
+        speed = f"{wall:.3f} s, {count / wall:.0f} tokens/s"
+        if kind == "sample":
+            speed = f"{wall:.3f} s a picture of {size}x{size}, {count} steps, two branches"
+        outside = wall * share
+        each = f"{outside / count * 1e6:.0f} us a {'step' if kind == 'sample' else 'token'}"
+        yield Line(
+            f"{kind}-{size}" if kind == "sample" else kind,
+            f"{speed}; outside of run() {each}",
+            f"{wall - outside:.3f} s (InferenceSession.run)",
+            f"{share:.1%} outside",
+            f"<= {LIMIT:.0%} outside",
+            verdict(share <= LIMIT),
+        )
+
+
+def picture(bench: Bench) -> Iterator[Line]:
+    """The whole command, with start-up, loading and the PNG."""
+    package, out = str(bench.package("demo:shapes")), str(bench.folder / "picture.png")
+    command = [*NTOOL, "sample-image", package, "--prompt", PROMPT, "-o", out]
+    (ours,) = in_turn(bench.runs, partial(run, command))
+    yield Line("sample-image", f"{spent(ours)}, {ours.wall:.2f} s from start to end (128x128)")
+
+
+ROWS = (
+    Row("loops-128", "share of our own time in prefill, decode and sampling", partial(loops, 128)),
+    Row("loops-512", "the same for pictures of 512x512", partial(loops, 512)),
+    Row("sample-image", "one picture of the demonstration checkpoint, whole command", picture),
+)
