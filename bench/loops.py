@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from functools import partial
 from statistics import median
@@ -17,25 +18,33 @@ PROMPT = "a large red circle on a white background"
 
 
 def loops(size: int, bench: Bench) -> Iterator[Line]:
-    """Medians over processes; in each the loop was run once before."""
+    """Medians over processes.
+
+    On a shared machine the wall clock also counts how long other programs ran instead of ours. So
+    what is judged is what it would say on an idle one: our CPU time against that of run() divided
+    by the cores that run() keeps busy. What the wall clock did say stands beside it.
+    """
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     package = str(bench.package("demo:shapes"))
     command = [PYTHON, "-m", "bench.loop_child", package, str(size), str(DECODE)]
     told = [json.loads(output_of(command, cwd=ROOT)) for _ in range(bench.runs)]
     kinds = ("prefill", "decode", "sample") if size == 128 else ("sample",)
     for kind in kinds:
         wall = median(t[kind]["wall"] for t in told)
-        share = median(1 - t[kind]["run"] / t[kind]["wall"] for t in told)
+        waited = median(1 - t[kind]["run"] / t[kind]["wall"] for t in told)
+        ours = median(t[kind]["ours"] for t in told)
+        theirs = median(t[kind]["theirs"] for t in told) / (cores or 1)
+        share = ours / (ours + theirs)
         count = told[0][kind]["count"]
         speed = f"{wall:.3f} s, {count / wall:.0f} tokens/s"
         if kind == "sample":
             speed = f"{wall:.3f} s a picture of {size}x{size}, {count} steps, two branches"
-        outside = wall * share
-        each = f"{outside / count * 1e6:.0f} us a {'step' if kind == 'sample' else 'token'}"
+        each = f"{ours / count * 1e6:.0f} us a {'step' if kind == 'sample' else 'token'}"
         yield Line(
             f"{kind}-{size}" if kind == "sample" else kind,
             f"{speed}; outside of run() {each}",
-            f"{wall - outside:.3f} s (InferenceSession.run)",
-            f"{share:.1%} outside",
+            f"{theirs:.3f} s (InferenceSession.run on {cores} cores)",
+            f"{share:.1%} outside ({waited:.0%} by the wall clock)",
             f"<= {LIMIT:.0%} outside",
             verdict(share <= LIMIT),
         )
