@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from operator import attrgetter
 from typing import Any
 
 from .. import demo
@@ -18,6 +19,7 @@ INDEX = "model.safetensors.index.json"
 _HUB = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(@[^/]+)?")
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _NAMES_SHOWN = 8
+_NBYTES = attrgetter("nbytes")
 
 
 def open_checkpoint(
@@ -302,7 +304,7 @@ class _Reader:
         broken = any(p.malformed for p in checkpoint.problems)
         if index.total_size is None or checkpoint.missing or broken:
             return
-        nbytes = sum(t.nbytes for t in checkpoint.tensors.values())
+        nbytes = sum(map(_NBYTES, checkpoint.tensors.values()))
         if nbytes != index.total_size:
             message = f"total_size: found {index.total_size}, expected {nbytes} (the headers' sum)"
             name = (checkpoint.index or {}).get("path")
