@@ -91,8 +91,8 @@ def census(
             keys = [(b, grouping.key_for(b, *rules)) for b in wanted]
         for label, key in keys:
             stream.write_all("group", counting.groups(counted.tensors, label, key))
-        components, problems = recognise.completeness(family, counted.config, names)
-        counted.problems += problems
+        components, found = recognise.completeness(family, counted.config, names)
+        counted.problems += found
         summary = counting.summary(
             counted,
             tied=tied(counted.config),
@@ -110,10 +110,12 @@ def census(
             counted.problems += comparison.unexpected(summary, expected)
         stream.write_all("problem", (p.record() for p in counted.problems))
         stream.write("summary", **summary)
-    warning = first_of(counted.problems, "warning", source)
+        problems = counted.problems
+        del counted, names  # or the collector walks all of it in vain as soon as it is back
+    warning = first_of(problems, "warning", source)
     if warning is not None:
         console.note(f"warning: {warning}")
-    error = first_of(counted.problems, "error", source)
+    error = first_of(problems, "error", source)
     if error is not None:
         console.say(error)
-        raise typer.Exit(exit_code(counted.problems))
+        raise typer.Exit(exit_code(problems))

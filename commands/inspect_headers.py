@@ -58,12 +58,14 @@ def inspect_headers(
                 stream, checkpoint, include=include, exclude=exclude, full=full
             )
             stream.end(bytes_read=checkpoint.bytes_read, requests=checkpoint.requests)
-        warning = first_of(checkpoint.problems, "warning", source)
+            problems = checkpoint.problems
+            del checkpoint  # or the collector walks all of it in vain as soon as it is back
+        warning = first_of(problems, "warning", source)
         if warning is not None:
             console.note(f"warning: {warning}")
-        error = first_of(checkpoint.problems, "error", source)
+        error = first_of(problems, "error", source)
         if error is not None:
             console.say(error)
-        code = max(code, exit_code(checkpoint.problems))
+        code = max(code, exit_code(problems))
     if code:
         raise typer.Exit(code)

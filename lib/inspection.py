@@ -6,6 +6,7 @@ import io
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
+from itertools import repeat
 from typing import Any
 
 from .census import Counted
@@ -47,12 +48,13 @@ def write_records(
         stream.write("config", path="config.json", values=values, sha256=digest)
     stream.write_all("file", _files(checkpoint))
     orphans = frozenset(checkpoint.orphans)
-    everything = not include and not exclude
-    chosen = (
+    chosen: Iterable[tuple[Tensor, bool]] = (
         (tensor, name in orphans)
         for name, tensor in checkpoint.tensors.items()
-        if everything or wanted(tensor.name, include, exclude)
+        if wanted(tensor.name, include, exclude)
     )
+    if not (include or exclude or orphans):
+        chosen = zip(checkpoint.tensors.values(), repeat(False))
     rows = ({**t.record(), **({"orphan": True} if o else {})} for t, o in chosen)
     stream.write_lines("tensor", rows, _lines(chosen))
     for file, pairs in checkpoint.metadata.items():

@@ -33,7 +33,10 @@ def _quick_json(text: bytes) -> dict[str, Any] | None:
     """
     brackets = text.translate(None, _ALL_BUT_BRACKETS)
     entries = brackets.count(b"{[][]}")
-    if len(brackets) - 6 * entries not in (2, 4) or b"\\u" in text:
+    if len(brackets) - 6 * entries not in (2, 4):
+        return None
+    # one byte is looked for forty times as fast as two, and names without any escape are the rule
+    if b"\\" in text and b"\\u" in text:
         return None
     try:
         header = json.loads(text.decode("utf-8"))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+from itertools import repeat
+from operator import attrgetter
 from typing import Any
 
 from .. import demo
@@ -12,12 +14,13 @@ from .config import read_config
 from .index import Index, contained, read_index
 from .safetensors_header import MAX_HEADER, Header, read_header
 from .strict_json import no_collector
-from .tensor import Checkpoint, Problem
+from .tensor import Checkpoint, Problem, Tensor
 
 INDEX = "model.safetensors.index.json"
 _HUB = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(@[^/]+)?")
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _NAMES_SHOWN = 8
+_NAME, _NBYTES = attrgetter("name"), attrgetter("nbytes")
 
 
 def open_checkpoint(
@@ -116,6 +119,10 @@ class _Reader:
         self._homes: dict[str, list[str]] = {}
         self._unsound: set[str] = set()
         self._nameless: set[str] = set()
+        # what the index names and no header has shown yet; what is shown in its place is crossed
+        # off at once, so that 150,000 names are not held twice
+        self._named: dict[str, str] | None = None
+        self._orphans: dict[str, list[str]] = {}
 
     def file(self, path: str) -> None:
         """A single file: an index, or a file of tensors. A link that the user names is followed."""
@@ -138,19 +145,18 @@ class _Reader:
             checkpoint.index = {
                 "path": name,
                 "nbytes": index.nbytes,
-                "weight_map": index.weight_map,
+                "total_size": index.total_size,
             }
-            checkpoint.index["total_size"] = index.total_size
             checkpoint.problems += index.problems
         if index is None or (index.problems and not index.weight_map):
             self.folder()
             return
         self._config()
-        missing_files = set()
-        for file in index.files:
-            if not self._shard(file):
-                missing_files.add(file)
-        self._compare(index, missing_files)
+        files, self._named = index.files, index.weight_map
+        missing_files = {file for file in files if not self._shard(file)}
+        self._compare(missing_files)
+        self._unlisted(files)
+        self._total(index)
 
     def folder(self) -> None:
         """All `.safetensors` files of a folder, or of the component folders of a package."""
@@ -233,7 +239,7 @@ class _Reader:
         self._unsound.update(header.unsound)
         if header.problems and not header.tensors and not header.unsound:
             self._nameless.add(header.file)
-        tensors = {t.name: t for t in header.tensors}
+        tensors = dict(zip(map(_NAME, header.tensors), header.tensors, strict=True))
         if component is not None:
             tensors = {
                 f"{component}/{n}": t._replace(component=component) for n, t in tensors.items()
@@ -243,9 +249,23 @@ class _Reader:
                 continue
             homes = self._homes.setdefault(name, [checkpoint.tensors[name].file])
             homes.append(header.file)
-            if (checkpoint.index or {}).get("weight_map", {}).get(name) != header.file:
+            if (self._named or {}).get(name) != header.file:
                 del tensors[name]
         checkpoint.tensors.update(tensors)
+        if self._named is not None:
+            self._cross_off(self._named, header.file, tensors)
+
+    def _cross_off(self, named: dict[str, str], file: str, tensors: dict[str, Tensor]) -> None:
+        """Take the names of a file's tensors out of what the index names; note those it does not
+        name, and keep those that it names elsewhere."""
+        places = list(map(named.pop, tensors, repeat(None)))
+        if places.count(file) == len(places):
+            return
+        for name, place in zip(tensors, places, strict=True):
+            if place is None:
+                self._orphans.setdefault(file, []).append(name)
+            elif place != file:
+                named[name] = place
 
     def _duplicates(self) -> None:
         for name, files in self._homes.items():
@@ -254,42 +274,33 @@ class _Reader:
                 Problem("duplicate-tensor", message, file=files[-1], name=name)
             )
 
-    def _compare(self, index: Index, missing_files: set[str]) -> None:
+    def _compare(self, missing_files: set[str]) -> None:
         """Index against headers: tensors named and absent, present and not named, elsewhere."""
         checkpoint = self.checkpoint
         tensors, problems = checkpoint.tensors, checkpoint.problems
         self._duplicates()
-        for name, file in index.weight_map.items():
+        for name, file in (self._named or {}).items():
             tensor = tensors.get(name)
-            if tensor is None:
-                if file in missing_files:
-                    checkpoint.missing.append(name)
-                    checkpoint.absent.setdefault(file, []).append(name)
-                elif name not in self._unsound and file not in self._nameless:
-                    checkpoint.missing.append(name)
-                    message = "named by the index, absent from the header of its file"
-                    problems.append(Problem("missing-tensor", message, file=file, name=name))
-            elif tensor.file != file:
+            if tensor is not None:
                 message = f"the index says {file}, but it is in {tensor.file}"
                 problems.append(Problem("misplaced-tensor", message, file=file, name=name))
-        orphans: dict[str, list[str]] = {}
-        accounted = len(tensors) + len(checkpoint.missing)
-        unnamed = self._unsound or self._nameless or accounted != len(index.weight_map)
-        for name in tensors.keys() - index.weight_map.keys() if unnamed else ():
-            orphans.setdefault(tensors[name].file, []).append(name)
-        for names in orphans.values():
+            elif file in missing_files:
+                checkpoint.missing.append(name)
+                checkpoint.absent.setdefault(file, []).append(name)
+            elif name not in self._unsound and file not in self._nameless:
+                checkpoint.missing.append(name)
+                message = "named by the index, absent from the header of its file"
+                problems.append(Problem("missing-tensor", message, file=file, name=name))
+        for file, names in self._orphans.items():
             names.sort()
             checkpoint.orphans += names
-        for file, names in orphans.items():
             shown = ", ".join(names[:_NAMES_SHOWN]) + (", ..." if len(names) > _NAMES_SHOWN else "")
             message = f"{len(names)} tensors that the index does not name: {shown}"
             problems.append(Problem("orphan-tensors", message, severity="warning", file=file))
-        self._unlisted(index)
-        self._total(index)
 
-    def _unlisted(self, index: Index) -> None:
+    def _unlisted(self, files: list[str]) -> None:
         """Files that the index does not name: information, they are not shards."""
-        listed = set(index.files)
+        listed = set(files)
         for name in sorted(os.listdir(self.checkpoint.root)):
             if name.endswith(".safetensors") and name not in listed:
                 message = "not named by the index, not read"
@@ -302,7 +313,7 @@ class _Reader:
         broken = any(p.malformed for p in checkpoint.problems)
         if index.total_size is None or checkpoint.missing or broken:
             return
-        nbytes = sum(t.nbytes for t in checkpoint.tensors.values())
+        nbytes = sum(map(_NBYTES, checkpoint.tensors.values()))
         if nbytes != index.total_size:
             message = f"total_size: found {index.total_size}, expected {nbytes} (the headers' sum)"
             name = (checkpoint.index or {}).get("path")

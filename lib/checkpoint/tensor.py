@@ -139,7 +139,7 @@ class Checkpoint:
         files: size in bytes of each file of tensors.
         metadata: `__metadata__` of each file of tensors.
         problems: everything found wrong, in order.
-        index: {path, weight_map, total_size}, or None without an index.
+        index: {path, nbytes, total_size}, or None without an index.
         missing: names that the index gives and no sound header has.
         absent: {file that the index names and that is not there: names of the tensors it should
             hold}.

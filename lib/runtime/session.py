@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -119,6 +119,7 @@ class Session:
                 hint="pip install 'ntool[cuda]', and compare driver and CUDA versions",
             )
         self.inputs = {i.name: (i.type, i.shape) for i in self._session.get_inputs()}
+        self._rules = {name: _rule(*declared) for name, declared in self.inputs.items()}
         self.outputs = [o.name for o in self._session.get_outputs()]
 
     def run(self, feeds: Arrays, outputs: list[str] | None = None) -> Arrays:
@@ -128,32 +129,57 @@ class Session:
             InputError: an input is missing or has another type or shape than declared.
         """
         given = {}
-        for name, (kind, shape) in self.inputs.items():
+        for name, rule in self._rules.items():
             if name not in feeds:
                 raise InputError(f"{self.path}: input '{name}' is missing")
-            given[name] = self._checked(name, feeds[name], kind, shape)
+            value = given[name] = feeds[name]
+            if not rule.fits(value):
+                kind, shape = self.inputs[name]
+                raise InputError(
+                    f"{self.path}: input '{name}'",
+                    found=f"{value.dtype} {list(value.shape)}",
+                    expected=f"{kind} {shape}",
+                )
         names = outputs or self.outputs
         try:
             return dict(zip(names, self._session.run(names, given), strict=True))
         except Exception as e:
             raise explain(e, f"{self.path}: cannot run") from e
 
-    def _checked(self, name: str, value: np.ndarray, kind: str, shape: list[Any]) -> np.ndarray:
-        fits = len(shape) == value.ndim and all(
-            not isinstance(d, int) or d == n for d, n in zip(shape, value.shape, strict=True)
-        )
-        wanted = {
-            "tensor(float)": "float32",
-            "tensor(int64)": "int64",
-            "tensor(float16)": "float16",
-        }
-        if not fits or wanted.get(kind, str(value.dtype)) != str(value.dtype):
-            raise InputError(
-                f"{self.path}: input '{name}'",
-                found=f"{value.dtype} {list(value.shape)}",
-                expected=f"{kind} {shape}",
-            )
-        return value
+
+_DTYPES = {
+    "tensor(float)": np.dtype(np.float32),
+    "tensor(int64)": np.dtype(np.int64),
+    "tensor(float16)": np.dtype(np.float16),
+}
+
+
+class _Rule(NamedTuple):
+    """What an input's declaration asks of an array, ready to be compared: a step of a small picture
+    checks some thirty arrays, and spelling their types out took a tenth of its time.
+
+    Attributes:
+        dtype: None where any is left to ONNX Runtime.
+        fixed: (axis, length) of the dimensions that are numbers.
+    """
+
+    dtype: np.dtype[Any] | None
+    rank: int
+    fixed: tuple[tuple[int, int], ...]
+
+    def fits(self, value: np.ndarray) -> bool:
+        shape = value.shape
+        if len(shape) != self.rank or (self.dtype is not None and value.dtype != self.dtype):
+            return False
+        for axis, length in self.fixed:  # noqa: SIM110 (a generator costs more than the rest)
+            if shape[axis] != length:
+                return False
+        return True
+
+
+def _rule(kind: str, shape: list[Any]) -> _Rule:
+    fixed = tuple((axis, d) for axis, d in enumerate(shape) if isinstance(d, int))
+    return _Rule(_DTYPES.get(kind), len(shape), fixed)
 
 
 def explain(error: Exception, what: str) -> NtoolError:

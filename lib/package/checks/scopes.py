@@ -6,6 +6,7 @@ Source: ONNX IR.md, "Names Within a Graph", "Nodes" and "Functions".
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import Any
 
 import onnx
@@ -16,6 +17,16 @@ from .subject import Finding, bad
 
 STANDARD = ("", "ai.onnx", "ai.onnx.ml", "ai.onnx.training", "ai.onnx.preview.training")
 """Domains whose operators onnx itself defines."""
+
+
+@lru_cache(maxsize=1024)  # onnx copies the whole schema at every question
+def _exists(operator: str, opset: int, domain: str) -> bool:
+    """Whether an opset of a standard domain has an operator."""
+    try:
+        onnx.defs.get_schema(operator, opset, domain)
+    except onnx.defs.SchemaError:
+        return False
+    return True
 
 
 def scope_findings(model: ModelProto, file: str) -> list[Finding]:
@@ -134,12 +145,9 @@ class _Rules:
         if domain not in imports:
             text = f"operator of domain '{domain or 'ai.onnx'}', which is not imported"
             self.add(at, text, "unknown-domain", sorted(imports), domain)
-        elif domain in STANDARD:
-            try:
-                onnx.defs.get_schema(node.op_type, imports[domain], domain)
-            except onnx.defs.SchemaError:
-                text = f"no operator '{node.op_type}' in opset {imports[domain]}"
-                self.add(at, text, "unknown-operator", None, node.op_type)
+        elif domain in STANDARD and not _exists(node.op_type, imports[domain], domain):
+            text = f"no operator '{node.op_type}' in opset {imports[domain]}"
+            self.add(at, text, "unknown-operator", None, node.op_type)
 
     def recursion(self) -> None:
         """Functions that call themselves, also through others: inlining would not end."""

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from onnx import ModelProto
 
@@ -16,6 +16,9 @@ from ...checkpoint.strict_json import load_object
 from ...errors import InputError, NtoolError, SourceNotFound
 from .. import layout
 from ..package import MAX_MANIFEST, Package, inside
+
+if TYPE_CHECKING:
+    from .external import External
 
 MAX_DEPTH = 4
 """Folder levels that are searched for graphs when there is no package.json."""
@@ -114,6 +117,13 @@ class Part:
         model = self.reading[0]
         assert model is not None, f"{self.name}: a check uses the model without needing graph.parse"
         return model
+
+    @cached_property
+    def externals(self) -> list[External]:
+        """`external.externals`: ten checks ask for them, and each walk is over every node."""
+        from .external import find_externals
+
+        return find_externals(self.model)
 
     @cached_property
     def typed(self) -> ModelProto:

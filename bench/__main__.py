@@ -1,0 +1,92 @@
+"""`python -m bench [ROW...] [--list] [--runs N] [--write FILE]`, from the root of a checkout.
+
+Prints a table, a line as soon as it is known. The exit code is 0 whatever is in it (2 for wrong
+use): numbers of a shared machine are to be read, not to fail a build.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from . import goldens, headers, loops, packages, report, startup
+from .measure import Failed, Skipped
+from .table import Bench, Line, Row, aligned
+
+ROWS: tuple[Row, ...] = (
+    *startup.ROWS,
+    *headers.ROWS,
+    *packages.ROWS,
+    *loops.ROWS,
+    *goldens.ROWS,
+)
+
+
+def chosen(patterns: list[str]) -> list[Row]:
+    """The rows whose name matches a pattern, in their own order; all without patterns.
+
+    Raises:
+        ValueError: a pattern that matches none.
+    """
+    for pattern in patterns:
+        if not any(fnmatchcase(row.name, pattern) for row in ROWS):
+            names = ", ".join(row.name for row in ROWS)
+            raise ValueError(f"no row '{pattern}'; there are: {names}")
+    return [r for r in ROWS if not patterns or any(fnmatchcase(r.name, p) for p in patterns)]
+
+
+def measured(rows: list[Row], bench: Bench) -> Iterator[Line]:
+    """Lines of the rows; a row that cannot be measured says why and does not end the others."""
+    for row in rows:
+        print(f"bench: {row.name}", file=sys.stderr)
+        try:
+            yield from row.lines(bench)
+        except Skipped as e:
+            yield Line(row.name, str(e), verdict="skipped")
+        except Failed as e:
+            yield Line(row.name, str(e), verdict="failed")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__.split("\n")[2])
+    parser.add_argument("rows", nargs="*", metavar="ROW", help="names or globs; default: all")
+    parser.add_argument("--list", action="store_true", help="print the rows and end")
+    parser.add_argument("--runs", type=int, default=5, metavar="N", help="default: 5")
+    parser.add_argument("--write", type=Path, metavar="FILE", help="put the table into a page")
+    options = parser.parse_args()
+    try:
+        rows = chosen(options.rows)
+    except ValueError as e:
+        parser.error(str(e))
+    if options.runs < 1:
+        parser.error("--runs: expected at least 1")
+    if options.list:
+        width = max(len(row.name) for row in rows)
+        for row in rows:
+            print(f"{row.name.ljust(width)}  {row.what}")
+        return 0
+    bench = Bench(options.runs)
+    lines = []
+    try:
+        for line in measured(rows, bench):
+            lines.append(line)
+            print(f"bench:   {line.row}: {line.measured} [{line.verdict}]", file=sys.stderr)
+    finally:
+        bench.close()
+    for text in aligned(lines):
+        print(text)
+    if options.write is not None:
+        words = ["python -m bench", *options.rows]
+        words += [f"--runs {options.runs}"] if options.runs != 5 else []
+        try:
+            report.write(options.write, report.page(lines, " ".join(words), options.runs))
+        except (OSError, ValueError) as e:
+            parser.error(str(e))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,172 @@
+"""Checkpoints that the benchmarks make for themselves, each in a process of its own.
+
+`python -m bench.checkpoints KIND FOLDER` writes one. It is a process because a child's peak memory
+as the kernel counts it begins at that of its parent, so the process that measures must stay small.
+
+Where payloads do not matter they are holes: a checkpoint of 50 GB takes a few MB of disk.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import shutil
+import sys
+from collections.abc import Iterable
+from math import prod
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+DATA = ROOT / "tests" / "data"
+TINY = DATA / "neo-chat" / "dense-conv" / "checkpoint"
+"""The tiny checkpoint whose tokenizer and config the big one takes over."""
+
+NBYTES = {"F8_E4M3": 1, "BF16": 2, "F32": 4}
+
+WIDE_SHARDS, WIDE_TENSORS = 131, 152_000
+_EXPERTS, _LAYERS = 512, 49
+
+Row = tuple[str, str, tuple[int, ...]]
+"""Name, dtype, shape."""
+
+
+def write_shard(path: Path, rows: Iterable[Row], payload: Iterable[bytes] | None = None) -> None:
+    """One safetensors file: its header, then `payload`, or a hole of the right size."""
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    at = 0
+    for name, dtype, shape in rows:
+        end = at + prod(shape) * NBYTES[dtype]
+        header[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [at, end]}
+        at = end
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    with open(path, "wb") as f:
+        f.write(len(text).to_bytes(8, "little") + text)
+        for piece in payload or ():
+            f.write(piece)
+        if payload is None:
+            f.truncate(8 + len(text) + at)
+        assert f.seek(0, os.SEEK_END) == 8 + len(text) + at
+
+
+def write_index(folder: Path, shards: dict[str, list[Row]]) -> None:
+    """The index as the Hub's tools write it: names sorted, indented by two."""
+    weight_map = {row[0]: file for file, rows in shards.items() for row in rows}
+    total = sum(prod(s) * NBYTES[d] for rows in shards.values() for _, d, s in rows)
+    index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(weight_map.items()))}
+    text = json.dumps(index, indent=2) + "\n"
+    (folder / "model.safetensors.index.json").write_text(text)
+
+
+def write_sparse(folder: Path, rows: list[Row], count: int) -> None:
+    """`rows` over `count` shards of about as many tensors each, payloads as holes; the index."""
+    shards = {}
+    for i in range(count):
+        part = rows[i * len(rows) // count : (i + 1) * len(rows) // count]
+        shards[f"model-{i + 1:05d}-of-{count:05d}.safetensors"] = part
+    for file, part in shards.items():
+        write_shard(folder / file, part)
+    write_index(folder, shards)
+
+
+def wide_rows() -> list[Row]:
+    """152,000 tensors with names, shapes and dtypes of an FP8 mixture-of-experts checkpoint."""
+    D, F, B = 2560, 640, 128
+    rows: list[Row] = [
+        ("lm_head.weight", "BF16", (248_320, D)),
+        ("model.language_model.embed_tokens.weight", "BF16", (248_320, D)),
+    ]
+    for i in range(_LAYERS):
+        at = f"model.language_model.layers.{i}"
+        for e in range(_EXPERTS):
+            for name in ("down_proj", "gate_proj", "up_proj"):
+                r, c = (D, F) if name == "down_proj" else (F, D)
+                expert = f"{at}.mlp.experts.{e}.{name}.weight"
+                rows.append((expert, "F8_E4M3", (r, c)))
+                rows.append((f"{expert}_scale_inv", "BF16", (r // B, c // B)))
+        rows += [(f"{at}.self_attn.part_{k}.weight", "BF16", (D, D)) for k in range(30)]
+    assert len(rows) == WIDE_TENSORS
+    return rows
+
+
+def wide(folder: Path) -> None:
+    """131 shards, 152,000 tensors. The config names no family: census must not judge it."""
+    write_sparse(folder, wide_rows(), WIDE_SHARDS)
+    config = {"model_type": "bench", "hidden_size": 2560, "num_experts": 512}
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+def u15(folder: Path) -> None:
+    """SenseNova-U1.5-8B-MoT as far as headers go: 1,116 tensors, 50 GB of holes."""
+    with gzip.open(DATA / "census" / "u1.5-8b-mot.tensors.json.gz") as f:
+        listing = json.load(f)["tensors"]
+    write_sparse(folder, [(t["name"], t["dtype"], tuple(t["shape"])) for t in listing], 16)
+    shutil.copy(DATA / "census" / "u1.5-8b-mot.config.json", folder / "config.json")
+
+
+def dense_config() -> dict[str, Any]:
+    """The config of the tiny checkpoint, widened until its weights take about 300 MB."""
+    config: dict[str, Any] = json.loads((TINY / "config.json").read_text())
+    D = 512
+    config["llm_config"].update(
+        hidden_size=D,
+        intermediate_size=1536,
+        num_hidden_layers=15,
+        num_attention_heads=8,
+        num_key_value_heads=4,
+        head_dim=64,
+    )
+    config["vision_config"].update(hidden_size=256, llm_hidden_size=D)
+    return config
+
+
+def dense(folder: Path) -> None:
+    """A checkpoint that runs: BF16 understanding, F32 generation, noise of size 0.02 as weights.
+
+    The norms' weights are noise too: nothing here looks at what comes out, only at the bytes.
+    """
+    import ml_dtypes
+    import numpy as np
+
+    from ntool.lib.families.neo_chat import inventory
+
+    config = dense_config()
+    wanted: dict[str, tuple[int | None, ...]] = {}
+    for tensors in inventory.expected(config).values():
+        wanted.update(tensors)
+    open_widths = {"conv1": 256, "conv2": 256 // 4}  # of the pixel head: the config does not say
+    understanding: list[Row] = []
+    generation: list[Row] = []
+    for name, shape in wanted.items():
+        whole = tuple(open_widths[name.split(".")[-2]] if d is None else d for d in shape)
+        drawn = "mot_gen" in name or name.startswith("fm_modules")
+        (generation if drawn else understanding).append((name, "F32" if drawn else "BF16", whole))
+    rng = np.random.Generator(np.random.PCG64(1))
+
+    def payload(rows: list[Row]) -> Iterable[bytes]:
+        for _, dtype, shape in rows:
+            values = rng.standard_normal(prod(shape), np.float32) * np.float32(0.02)
+            yield (values if dtype == "F32" else values.astype(ml_dtypes.bfloat16)).tobytes()
+
+    shards = {
+        "model-00001-of-00002.safetensors": understanding,
+        "model-00002-of-00002.safetensors": generation,
+    }
+    for file, rows in shards.items():
+        write_shard(folder / file, rows, payload(rows))
+    write_index(folder, shards)
+    (folder / "config.json").write_text(json.dumps(config, indent=1))
+    for path in TINY.iterdir():
+        if "model" not in path.name and path.name != "config.json":
+            shutil.copy(path, folder)
+
+
+KINDS = {"wide": wide, "u15": u15, "dense": dense}
+
+
+if __name__ == "__main__":
+    kind, where = sys.argv[1:]
+    Path(where).mkdir(parents=True)
+    KINDS[kind](Path(where))

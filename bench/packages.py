@@ -1,0 +1,108 @@
+"""Exporting and checking packages."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+from .measure import NTOOL, PYTHON, Cost, in_turn, output_of, run
+from .table import Bench, Line, Row, spent, verdict
+
+GENERATION = ("image_gen_embedding", "image_gen_denoiser")
+"""The components whose weights the checkpoint of these rows stores as F32 already."""
+COPY_FACTOR, COPY_EXTRA = 1.5, 0.5
+DRY_CPU, DRY_RSS = 1.5, 400e6
+VERIFY_FACTOR = 1.5
+
+
+def export(components: tuple[str, ...], name: str, bench: Bench) -> Iterator[Line]:
+    """An export beside `cp` of what it wrote. Both write a new folder every time."""
+    source, out = str(bench.checkpoint("dense")), bench.folder / f"{name}.pkg"
+    command = [*NTOOL, "export-component", source, *components, "-o", str(out)]
+    told = output_of(command)
+    summary = next(r for r in map(json.loads, told.splitlines()) if r["kind"] == "summary")
+
+    def ours() -> Cost:
+        shutil.rmtree(out)
+        return run(command)
+
+    def copy() -> Cost:
+        target = bench.folder / "copied"
+        shutil.rmtree(target, ignore_errors=True)
+        return run(["cp", "-r", str(out), str(target)])
+
+    made, copied = in_turn(bench.runs, ours, copy)
+    shutil.rmtree(bench.folder / "copied")
+    shutil.rmtree(out)
+    what = f"{summary['bytes_written'] / 1e6:.0f} MB written; {summary['copied']} tensors copied"
+    limit = COPY_FACTOR * copied.cpu + COPY_EXTRA
+    budget, judged = f"<= {COPY_FACTOR}x + {COPY_EXTRA} s = {limit:.2f} s", made.cpu <= limit
+    if summary["converted"]:
+        what += f", {summary['converted']} made F32 of BF16"
+        budget = ""  # the promise is about bytes that stay as they are
+    yield Line(
+        name,
+        spent(made, what),
+        spent(copied, "cp -r of the package"),
+        f"{made.cpu / copied.cpu:.1f}x",
+        budget,
+        verdict(judged) if budget else "-",
+    )
+
+
+def dry_run(bench: Bench) -> Iterator[Line]:
+    """Everything that is decided before the first byte is written, at the released model's size."""
+    source = str(bench.checkpoint("u15"))
+    (ours,) = in_turn(bench.runs, partial(run, [*NTOOL, "export-component", source, "--dry-run"]))
+    yield Line(
+        "export-dry-run",
+        spent(ours, "1,116 tensors, 50 GB of holes"),
+        budget=f"<= {DRY_CPU} s, {DRY_RSS / 1e6:.0f} MB",
+        verdict=verdict(ours.cpu <= DRY_CPU, ours.rss <= DRY_RSS),
+    )
+
+
+def checker(package: Path, options: str) -> list[str]:
+    """A process that runs onnx.checker by path on every graph of a package."""
+    graphs = [str(p) for p in sorted(package.glob("*/model.onnx"))]
+    code = f"import onnx.checker as c\nfor g in {graphs!r}: c.check_model(g{options})"
+    return [PYTHON, "-c", code]
+
+
+def structure(bench: Bench) -> Iterator[Line]:
+    """All checks that neither run a graph nor read weights."""
+    package = bench.package("dense")
+    command = [*NTOOL, "verify-package", str(package), "--no-run", "--skip", "weights.*"]
+    ours, plain, full = in_turn(
+        bench.runs,
+        partial(run, command),
+        partial(run, checker(package, "")),
+        partial(run, checker(package, ", full_check=True")),
+    )
+    yield Line(
+        "verify-structure",
+        spent(ours, "--no-run --skip 'weights.*'"),
+        f"{spent(plain, 'onnx.checker by path')}, {spent(full, 'its full check')}",
+        f"{ours.cpu / plain.cpu:.2f}x, {ours.cpu / full.cpu:.2f}x of the full check",
+        f"<= {VERIFY_FACTOR}x onnx.checker by path",
+        verdict(ours.cpu <= VERIFY_FACTOR * plain.cpu),
+    )
+
+
+ROWS = (
+    Row(
+        "export-copy",
+        "export of F32 weights that stay as they are, 198 MB",
+        partial(export, GENERATION, "export-copy"),
+    ),
+    Row(
+        "export-all",
+        "export of a whole checkpoint, half BF16",
+        partial(export, (), "export-all"),
+    ),
+    Row("export-dry-run", "dry run of a sparse 50 GB checkpoint", dry_run),
+    Row("verify-structure", "structure checks of that package", structure),
+)
