@@ -73,7 +73,15 @@ def _cache(manifest: dict[str, Any], found: dict[str, Any]) -> list[Finding]:
     makers = [c for c, s in (abi.CACHE_PORTS if abi else {}).items() if "outputs" in s]
     joined = {(e["from"], e["to"]) for e in manifest["workflow"]["edges"]}
     findings = []
+    places = [(e["layer"], e["role"]) for e in manifest["cache"]]
+    for place in sorted({p for p in places if places.count(p) > 1}):
+        findings.append(bad(f"cache: layer {place[0]} {place[1]} twice", reason="cache-twice"))
     for entry in manifest["cache"]:
+        for key, template in (abi.CACHE_NAMES if abi else {}).items():
+            wanted_name = template.format(**entry)
+            if entry[key] != wanted_name:
+                text = f"cache entry of layer {entry['layer']}, {entry['role']}: {key}"
+                findings.append(bad(text, wanted_name, entry[key], reason="cache-name"))
         for component, sides in found.items():
             if entry["input"] not in sides["inputs"]:
                 continue

@@ -50,7 +50,7 @@ def bits(data_type: int) -> int | None:
     name = _TYPES.get(data_type, "")
     if name.startswith("FLOAT8"):
         return 8
-    small = re.fullmatch(r"(?:U?INT|FLOAT)([24])(?:E\dM\d)?", name)
+    small = re.fullmatch(r"(?:U?INT|FLOAT)([246])(?:E\dM\d)?", name)
     return int(small[1]) if small else None
 
 
@@ -214,8 +214,8 @@ def _tensor(t: TensorProto) -> list[tuple[str, str, object, object]]:
     field = _FIELD.get(t.data_type, "int32_data")
     if used and used[0] != field:
         return [("storage", f"data of {type_name(t.data_type)} in {used[0]}", field, used[0])]
-    per = 8 // width if width is not None and width < 8 else 1
-    wanted = -(-elements // per)
+    packed = width is not None and width < 8  # one byte of packed elements a value
+    wanted = (elements * (width or 8) + 7) // 8 if packed else elements
     if t.data_type in (T.COMPLEX64, T.COMPLEX128):
         wanted *= 2
     found = len(getattr(t, field))

@@ -206,7 +206,9 @@ class Subject:
                 continue  # layout.schema says so
             path, why = self.resolve(graph)
             folder = os.path.dirname(os.path.join(self.root, graph)) if path else self.root
-            parts.append(Part(name, graph, path, folder, entry, why))
+            data = entry.get("data")  # used before layout.schema has judged it
+            names = [d for d in data if isinstance(d, str)] if isinstance(data, list) else []
+            parts.append(Part(name, graph, path, folder, {**entry, "data": names}, why))
         return parts
 
     def _loose(self, given: str) -> list[Part]:
