@@ -6,8 +6,6 @@ import json
 from importlib.resources import files
 from typing import Any
 
-from jsonschema import Draft202012Validator, validators
-
 
 def text() -> str:
     """The schema as it is printed by `verify-package --print-schema`."""
@@ -29,6 +27,8 @@ def faults(value: Any, part: str | None = None) -> list[tuple[str, str, str]]:
     Args:
         part: name of a definition of the schema to use instead of the whole.
     """
+    from jsonschema import Draft202012Validator, validators  # 30 ms, for packages only
+
     strict = Draft202012Validator.TYPE_CHECKER.redefine("integer", lambda _, v: type(v) is int)
     kind = validators.extend(Draft202012Validator, type_checker=strict)
     whole = schema()

@@ -11,7 +11,6 @@ from onnx import TensorProto
 
 from ...checkpoint.index import contained, path_fault
 from ...errors import printable
-from . import walk
 from .parse import nbytes
 from .subject import Finding, Part, bad, warn
 
@@ -47,7 +46,7 @@ class External:
 def externals(part: Part) -> list[External]:
     """All external tensors of a component whose graph.parse holds."""
     found = []
-    for where, tensor in walk.tensors(part.model):
+    for where, tensor in part.walk.tensors:
         if tensor.data_location != TensorProto.EXTERNAL:
             continue
         given = {e.key: e.value for e in tensor.external_data}

@@ -19,7 +19,7 @@ def edges(subject: Subject) -> list[Finding]:
     found: dict[str, dict[str, dict[str, Any]]] = {}
     unknown = set()
     for part in subject.parts:
-        if part.path is None or part.reading[1]:
+        if part.path is None or part.reading.findings:
             unknown.add(part.name)
             continue
         sides = ports(part.model)
@@ -142,7 +142,7 @@ def tokens(subject: Subject) -> list[Finding]:
     abi = family_module(manifest["family"], "abi")
     for part in subject.parts:
         guards = (abi.TOKEN_GUARDS if abi else {}).get(part.name)
-        if part.path is None or part.reading[1]:
+        if part.path is None or part.reading.findings:
             continue
         if guards is not None and guards[1] in manifest["special_tokens"]:
             port, token = guards

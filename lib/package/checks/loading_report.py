@@ -12,7 +12,7 @@ from ...checkpoint.tensor import BITS
 from ...errors import InputError, NtoolError
 from .. import layout
 from .data import safetensors_name
-from .external import externals, location_fault
+from .external import location_fault
 from .subject import MAX_LISTED, Check, Finding, Part, Subject, bad, not_applicable
 
 MAX_REPORT = 1 << 30
@@ -45,7 +45,7 @@ def complete(subject: Subject) -> list[Finding]:
                 findings.append(bad(text, reason="two-sources"))
             targets[key] = t
     for part in subject.parts:
-        if part.path is None or part.reading[1]:
+        if part.path is None or part.reading.findings:
             targets = {k: v for k, v in targets.items() if k[0] != part.name}
             continue
         findings += _bound(part, targets)
@@ -121,7 +121,7 @@ def _row(row: dict[str, Any]) -> Iterator[Finding]:
 def _bound(part: Part, targets: dict[tuple[str, str], dict[str, Any]]) -> Iterator[Finding]:
     """External tensors against their targets in the report, which are taken from `targets`."""
     folder = os.path.dirname(part.file)
-    for e in externals(part):
+    for e in part.externals:
         target = targets.pop((part.name, e.tensor.name), None)
         actual = {
             "file": os.path.join(folder, e.location),

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from onnx import ModelProto
 
@@ -16,6 +16,11 @@ from ...checkpoint.strict_json import load_object
 from ...errors import InputError, NtoolError, SourceNotFound
 from .. import layout
 from ..package import MAX_MANIFEST, Package, inside
+
+if TYPE_CHECKING:
+    from .external import External
+    from .parse import Reading
+    from .walk import Walk
 
 MAX_DEPTH = 4
 """Folder levels that are searched for graphs when there is no package.json."""
@@ -100,20 +105,34 @@ class Part:
     refused: str | None = None
 
     @cached_property
-    def reading(self) -> tuple[ModelProto | None, list[Finding]]:
-        """The parsed model and the findings of graph.parse; with findings, not used further."""
-        from .parse import read_model
+    def reading(self) -> Reading:
+        """What graph.parse made of the file; with findings, the rest is not used further."""
+        from .parse import Reading, read_model
 
         if self.path is None:
-            return None, [bad(f"{self.file}: {self.refused}")]
+            return Reading([bad(f"{self.file}: {self.refused}")])
         return read_model(self.path, self.file)
 
     @property
     def model(self) -> ModelProto:
         """The parsed model; only for checks that need graph.parse."""
-        model = self.reading[0]
+        model = self.reading.model
         assert model is not None, f"{self.name}: a check uses the model without needing graph.parse"
         return model
+
+    @property
+    def walk(self) -> Walk:
+        """All graphs, nodes and tensors of the model."""
+        walk = self.reading.walk
+        assert walk is not None, f"{self.name}: a check uses the model without needing graph.parse"
+        return walk
+
+    @cached_property
+    def externals(self) -> list[External]:
+        """All tensors whose bytes are in other files."""
+        from .external import externals
+
+        return externals(self)
 
     @cached_property
     def typed(self) -> ModelProto:

@@ -14,7 +14,7 @@ from ...errors import InputError, NtoolError
 from ...numeric import convert
 from ..abi import family_module
 from .data import BAND, safetensors_name
-from .external import External, externals, locate
+from .external import External, locate
 from .subject import MAX_LISTED, Check, Finding, Part, Subject, bad, not_applicable
 
 _FLOATS: dict[str, Any] = {
@@ -32,7 +32,7 @@ def sane(subject: Subject, part: Part) -> list[Finding]:
     """No weight holds NaN or infinity, no matrix is all zero (unless so in --against)."""
     findings = []
     source = _source(subject)
-    for e in externals(part):
+    for e in part.externals:
         dtype = safetensors_name(e.tensor.data_type)
         if dtype not in _FLOATS:
             continue
@@ -122,7 +122,7 @@ def values(subject: Subject, part: Part) -> list[Finding]:
         return [not_applicable("no --against SOURCE")]
     findings = []
     compared = 0
-    for e in externals(part):
+    for e in part.externals:
         where = f"{part.file}: {e.where}"
         tensor = source.tensor(e.tensor.name)
         dtype = safetensors_name(e.tensor.data_type)

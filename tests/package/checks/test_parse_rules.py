@@ -259,9 +259,10 @@ RULES: list[tuple[Callable[[ModelProto], None], str, str]] = [
 def read(tmp_path: Path, raw: bytes) -> tuple[ModelProto | None, list[str | None], str]:
     path = tmp_path / "m.onnx"
     path.write_bytes(raw)
-    model, findings = read_model(str(path), "m.onnx")
+    reading = read_model(str(path), "m.onnx")
+    findings = reading.findings
     assert all(f.ok is False and f.message.startswith("m.onnx: ") for f in findings)
-    return model, [f.reason for f in findings], "\n".join(f.message for f in findings)
+    return reading.model, [f.reason for f in findings], "\n".join(f.message for f in findings)
 
 
 def test_the_tiny_model_is_sound(tmp_path: Path) -> None:
@@ -332,8 +333,7 @@ def test_sparse_file_larger_than_protobuf_allows(tmp_path: Path) -> None:
     with open(path, "wb") as f:
         f.write(b"\x08\x0a\x12\x00")
         f.truncate(2**31)
-    _, findings = read_model(str(path), "m.onnx")
-    assert [f.reason for f in findings] == ["too-large"]
+    assert [f.reason for f in read_model(str(path), "m.onnx").findings] == ["too-large"]
 
 
 def test_many_faults_are_counted_not_listed(tmp_path: Path) -> None:
