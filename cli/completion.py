@@ -30,7 +30,7 @@ _KINDS = {
 }
 _TAKES_CHECKPOINTS = ("run-prefill", "sample-image")
 """Commands that export a checkpoint themselves when it is given as PKG."""
-RNGS = ("portable",)
+RNGS = ("portable", "torch-cpu")
 """Those of `lib.families.neo_chat.draw`, which would load NumPy."""
 CHECK_IDS = (
     "layout.files", "layout.schema", "graph.parse", "graph.checker", "graph.types",

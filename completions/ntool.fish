@@ -55,6 +55,7 @@ set -g __ntool_valued \
     'export-component --progress' \
     'run-prefill --prompt' \
     'run-prefill --prompt-file' \
+    'run-prefill --messages' \
     'run-prefill --query' \
     'run-prefill --tokens' \
     'run-prefill --image' \
@@ -63,7 +64,19 @@ set -g __ntool_valued \
     'run-prefill --min-pixels' \
     'run-prefill --max-pixels' \
     'run-prefill --decode' \
+    'run-prefill --size' \
+    'run-prefill --steps' \
+    'run-prefill --cfg' \
+    'run-prefill --img-cfg' \
+    'run-prefill --cfg-norm' \
+    'run-prefill --cfg-interval' \
+    'run-prefill --shift' \
+    'run-prefill --t-eps' \
+    'run-prefill --seed' \
+    'run-prefill --rng' \
+    'run-prefill --latent' \
     'run-prefill --device' \
+    'run-prefill --threads' \
     'run-prefill --output' \
     'run-prefill -o' \
     'run-prefill --format' \
@@ -71,13 +84,20 @@ set -g __ntool_valued \
     'sample-image --output' \
     'sample-image -o' \
     'sample-image --prompt' \
+    'sample-image --image' \
     'sample-image --prompts' \
-    'sample-image --prefix' \
-    'sample-image --prefix-unconditional' \
+    'sample-image --messages' \
+    'sample-image --query' \
     'sample-image --system' \
+    'sample-image --min-pixels' \
+    'sample-image --max-pixels' \
+    'sample-image --prefix' \
+    'sample-image --prefix-images-only' \
+    'sample-image --prefix-unconditional' \
     'sample-image --size' \
     'sample-image --steps' \
     'sample-image --cfg' \
+    'sample-image --img-cfg' \
     'sample-image --cfg-norm' \
     'sample-image --cfg-interval' \
     'sample-image --shift' \
@@ -90,6 +110,7 @@ set -g __ntool_valued \
     'sample-image --trace' \
     'sample-image --sheet' \
     'sample-image --device' \
+    'sample-image --threads' \
     'sample-image --format' \
     'sample-image --progress' \
     'verify-package --check' \
@@ -109,7 +130,7 @@ complete -c ntool -n '__ntool_at \'\'' -a inspect-headers -d 'List every tensor 
 complete -c ntool -n '__ntool_at \'\'' -a census -d 'Count the tensors of a checkpoint by group and dtype, and say what is wrong with it'
 complete -c ntool -n '__ntool_at \'\'' -a export-component -d 'Export a checkpoint\'s components to ONNX graphs in a package folder, without PyTorch'
 complete -c ntool -n '__ntool_at \'\'' -a run-prefill -d 'Run a prompt through the understanding branch'
-complete -c ntool -n '__ntool_at \'\'' -a sample-image -d 'Draw a picture from a prompt, or from prefix files, by flow-matching sampling'
+complete -c ntool -n '__ntool_at \'\'' -a sample-image -d 'Draw a picture from a prompt, edit pictures, or go on from prefix files'
 complete -c ntool -n '__ntool_at \'\'' -a verify-package -d 'Check a package'
 complete -c ntool -n '__ntool_at \'\'' -a completion -d 'Print the completion script of a shell, to be sourced or saved where the shell looks'
 
@@ -159,18 +180,33 @@ complete -c ntool -n '__ntool_at export-component 2 9999' -a 'vision_encoder emb
 # run-prefill
 complete -c ntool -n '__ntool_at run-prefill' -l prompt -x -d 'Text, put into the task\'s template.'
 complete -c ntool -n '__ntool_at run-prefill' -l prompt-file -r -F -d 'File with the text; - for standard input.'
+complete -c ntool -n '__ntool_at run-prefill' -l messages -r -F -d 'Conversation: JSON list of role, text, images; - for standard input.'
 complete -c ntool -n '__ntool_at run-prefill' -l query -x -d 'Finished text with special tokens, taken as it is.'
 complete -c ntool -n '__ntool_at run-prefill' -l tokens -x -d 'Token ids: 1,2,3 or @FILE.'
 complete -c ntool -n '__ntool_at run-prefill' -l image -r -F -d 'Picture. May be repeated.'
-complete -c ntool -n '__ntool_at run-prefill' -l task -x -a 'chat text-to-image unconditional' -d 'chat, text-to-image or unconditional.'
+complete -c ntool -n '__ntool_at run-prefill' -l task -x -a 'chat text-to-image image-edit images-only unconditional interleave' -d 'chat, text-to-image, image-edit, images-only, unconditional or interleave.'
 complete -c ntool -n '__ntool_at run-prefill' -l system -x -d 'System text of the template.'
+complete -c ntool -n '__ntool_at run-prefill' -l think -d 'Let the model think before it draws.'
 complete -c ntool -n '__ntool_at run-prefill' -l min-pixels -x -d 'Least pixels of a picture after resizing.'
 complete -c ntool -n '__ntool_at run-prefill' -l max-pixels -x -d 'Most pixels of a picture after resizing.'
 complete -c ntool -n '__ntool_at run-prefill' -l decode -x -d 'Continue greedily by up to N tokens.'
 complete -c ntool -n '__ntool_at run-prefill' -l raw -d 'With --decode: print the text alone.'
 complete -c ntool -n '__ntool_at run-prefill' -l all-logits -d 'Logits of every position, not of the last alone.'
+complete -c ntool -n '__ntool_at run-prefill' -l size -x -d 'Pixels of each picture; the last size repeats.'
+complete -c ntool -n '__ntool_at run-prefill' -l steps -x -d 'Euler steps.'
+complete -c ntool -n '__ntool_at run-prefill' -l cfg -x -d 'Guidance scale; 1 and below: none.'
+complete -c ntool -n '__ntool_at run-prefill' -l img-cfg -x -d 'Guidance scale of the pictures; 1: none.'
+complete -c ntool -n '__ntool_at run-prefill' -l cfg-norm -x -a 'none global channel cfg_zero_star' -d 'none, global, channel or cfg_zero_star.'
+complete -c ntool -n '__ntool_at run-prefill' -l cfg-interval -x -d 'Guidance only for t in this range.'
+complete -c ntool -n '__ntool_at run-prefill' -l shift -x -d 'Timestep shift; 1 is none.'
+complete -c ntool -n '__ntool_at run-prefill' -l t-eps -x -d 'Floor of 1 - t in the velocity.'
+complete -c ntool -n '__ntool_at run-prefill' -l seed -x -d 'Seed of the noise.'
+complete -c ntool -n '__ntool_at run-prefill' -l rng -x -a 'portable' -d 'portable (the same noise on every machine) or torch-cpu.'
+complete -c ntool -n '__ntool_at run-prefill' -l latent -r -F -d 'Start from its tensor \'noise\' or \'z\'.'
 complete -c ntool -n '__ntool_at run-prefill' -l device -x -a 'auto cpu cuda' -d 'auto, cpu, cuda or cuda:INDEX.'
-complete -c ntool -n '__ntool_at run-prefill' -l output -s o -r -F -d 'Prefix file to write (safetensors).'
+complete -c ntool -n '__ntool_at run-prefill' -l threads -x -d 'CPU threads; 0 takes all cores.'
+complete -c ntool -n '__ntool_at run-prefill' -l low-memory -d 'Keep weights memory-mapped; slower for long prompts.'
+complete -c ntool -n '__ntool_at run-prefill' -l output -s o -r -F -d 'Prefix file to write (safetensors); for task interleave the pictures\' name.'
 complete -c ntool -n '__ntool_at run-prefill' -l format -x -a 'jsonl table csv tsv' -d 'Form of the records. Default: table on a terminal, else jsonl.'
 complete -c ntool -n '__ntool_at run-prefill' -l progress -x -a 'auto always never' -d 'Progress on stderr.'
 complete -c ntool -n '__ntool_at run-prefill' -l quiet -s q -d 'No notes on stderr.'
@@ -181,26 +217,37 @@ complete -c ntool -n '__ntool_at run-prefill 1 1' -r -F -a 'demo:shapes'
 # sample-image
 complete -c ntool -n '__ntool_at sample-image' -l output -s o -r -F -d 'Picture; - for standard output.'
 complete -c ntool -n '__ntool_at sample-image' -l prompt -x -d 'Text, put into the task\'s template.'
+complete -c ntool -n '__ntool_at sample-image' -l image -r -F -d 'Picture. May be repeated.'
 complete -c ntool -n '__ntool_at sample-image' -l prompts -r -F -d 'JSON Lines of prompt, seed, size, output, ...; - for standard input.'
-complete -c ntool -n '__ntool_at sample-image' -l prefix -r -F -d 'Prefix file of the prompt.'
-complete -c ntool -n '__ntool_at sample-image' -l prefix-unconditional -r -F -d 'Prefix file of the empty prompt.'
+complete -c ntool -n '__ntool_at sample-image' -l messages -r -F -d 'Conversation: JSON list of role, text, images; - for standard input.'
+complete -c ntool -n '__ntool_at sample-image' -l query -x -d 'Finished text with special tokens, taken as it is.'
 complete -c ntool -n '__ntool_at sample-image' -l system -x -d 'System text of the template.'
+complete -c ntool -n '__ntool_at sample-image' -l think -d 'Let the model think before it draws.'
+complete -c ntool -n '__ntool_at sample-image' -l min-pixels -x -d 'Least pixels of a picture after resizing.'
+complete -c ntool -n '__ntool_at sample-image' -l max-pixels -x -d 'Most pixels of a picture after resizing.'
+complete -c ntool -n '__ntool_at sample-image' -l prefix -r -F -d 'Prefix file of the prompt.'
+complete -c ntool -n '__ntool_at sample-image' -l prefix-images-only -r -F -d 'Prefix file of the pictures alone.'
+complete -c ntool -n '__ntool_at sample-image' -l prefix-unconditional -r -F -d 'Prefix file of the empty prompt.'
 complete -c ntool -n '__ntool_at sample-image' -l size -x -d 'Pixels, multiples of 32.'
+complete -c ntool -n '__ntool_at sample-image' -l fit -d 'Take the nearest valid size instead of refusing one.'
 complete -c ntool -n '__ntool_at sample-image' -l steps -x -d 'Euler steps.'
 complete -c ntool -n '__ntool_at sample-image' -l cfg -x -d 'Guidance scale; 1 and below: none.'
+complete -c ntool -n '__ntool_at sample-image' -l img-cfg -x -d 'Guidance scale of the pictures; 1: none.'
 complete -c ntool -n '__ntool_at sample-image' -l cfg-norm -x -a 'none global channel cfg_zero_star' -d 'none, global, channel or cfg_zero_star.'
 complete -c ntool -n '__ntool_at sample-image' -l cfg-interval -x -d 'Guidance only for t in this range.'
 complete -c ntool -n '__ntool_at sample-image' -l shift -x -d 'Timestep shift; 1 is none.'
 complete -c ntool -n '__ntool_at sample-image' -l t-eps -x -d 'Floor of 1 - t in the velocity.'
 complete -c ntool -n '__ntool_at sample-image' -l seed -x -d 'Seed of the noise.'
 complete -c ntool -n '__ntool_at sample-image' -l count -x -d 'Pictures, with seeds in a row.'
-complete -c ntool -n '__ntool_at sample-image' -l rng -x -a 'portable' -d 'portable: the same noise on every machine.'
+complete -c ntool -n '__ntool_at sample-image' -l rng -x -a 'portable' -d 'portable (the same noise on every machine) or torch-cpu.'
 complete -c ntool -n '__ntool_at sample-image' -l latent -r -F -d 'Start from its tensor \'noise\' or \'z\'.'
 complete -c ntool -n '__ntool_at sample-image' -l save-latent -r -F -d 'Write the unit noise.'
 complete -c ntool -n '__ntool_at sample-image' -l trace -r -F -d 'Write z, t and v of all steps.'
 complete -c ntool -n '__ntool_at sample-image' -l sheet -r -F -d 'All pictures on one contact sheet.'
 complete -c ntool -n '__ntool_at sample-image' -l no-metadata -d 'No recipe in the PNG.'
 complete -c ntool -n '__ntool_at sample-image' -l device -x -a 'auto cpu cuda' -d 'auto, cpu, cuda or cuda:INDEX.'
+complete -c ntool -n '__ntool_at sample-image' -l threads -x -d 'CPU threads; 0 takes all cores.'
+complete -c ntool -n '__ntool_at sample-image' -l low-memory -d 'Keep weights memory-mapped; slower for long prompts.'
 complete -c ntool -n '__ntool_at sample-image' -l format -x -a 'jsonl table csv tsv' -d 'Form of the records. Default: table on a terminal, else jsonl.'
 complete -c ntool -n '__ntool_at sample-image' -l progress -x -a 'auto always never' -d 'Progress on stderr.'
 complete -c ntool -n '__ntool_at sample-image' -l quiet -s q -d 'No notes on stderr.'

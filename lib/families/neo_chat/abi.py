@@ -61,6 +61,9 @@ OPTIONAL_PORTS = ("noise_scale",)
 CACHE_PORTS = {"decoder": ("inputs", "outputs"), "image_gen_denoiser": ("inputs",)}
 """Which sides of a component carry the tensors that package.json lists under `cache`."""
 
+CACHE_NAMES = {"input": "past.{layer}.{role}", "output": "present.{layer}.{role}"}
+"""How the family names them; package.json lists each by name, and that list is what is used."""
+
 OPTIONAL_COMPONENTS = ("vision_encoder",)
 """Components without which a task still works: a text-only package has no vision tower."""
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -145,9 +146,13 @@ class Pipeline:
                     expected=f"{self.tokenizer.id(name)}, as the tokenizer has it",
                 )
         self.token_pixels: int = manifest["workflow"]["positions"]["token_pixels"]
-        p = package.manifest_processor()
-        self.sizes = pictures.Processor(p["patch_size"], p["merge_size"])
         self.vocab_size: int = manifest["vocab_size"]
+
+    @cached_property
+    def sizes(self) -> pictures.Processor:
+        """Patch and merge size of the picture processor."""
+        p = self.package.manifest_processor()
+        return pictures.Processor(p["patch_size"], p["merge_size"])
 
     def session(self, component: str) -> Session:
         """The loaded session of a component."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from . import data, dtype, flow, graph, layout, run, weights
+from . import data, dtype, flow, graph, layout, loading_report, run, weights
 from .subject import Check
 
 CHECKS: tuple[Check, ...] = (
     *layout.CHECKS,
     *graph.CHECKS,
     *data.CHECKS,
+    *loading_report.CHECKS,
     *weights.CHECKS,
     *dtype.CHECKS,
     *flow.CHECKS,

@@ -10,7 +10,7 @@ from ...checkpoint.regular_file import open_regular
 from ...checkpoint.safetensors_header import Header, read_header
 from ...errors import NtoolError
 from .. import sums
-from .external import External, externals, locate
+from .external import External, locate
 from .parse import type_name
 from .subject import MAX_LISTED, Check, Finding, Part, Subject, bad, not_applicable, warn
 
@@ -38,7 +38,7 @@ def path(subject: Subject, part: Part) -> list[Finding]:
     findings = []
     listed = set(part.entry.get("data", ())) if subject.is_package else set()
     folder = os.path.dirname(part.file)
-    for location, tensors in by_location(externals(part)).items():
+    for location, tensors in by_location(part.externals).items():
         _, found = locate(part, location, bare=subject.is_package)
         for f in found:
             if f.reason == "missing" and os.path.join(folder, location) in listed:
@@ -66,7 +66,7 @@ def by_location(found: list[External]) -> dict[str, list[External]]:
 def bounds(subject: Subject, part: Part) -> list[Finding]:
     """Each tensor's bytes lie in its file, are as many as type and shape need, and are its own."""
     findings = []
-    for location, tensors in by_location(externals(part)).items():
+    for location, tensors in by_location(part.externals).items():
         real, _ = locate(part, location, bare=subject.is_package)
         assert real is not None, "data.path holds"
         size = os.stat(real).st_size
@@ -159,9 +159,9 @@ def orphans(subject: Subject, part: Part) -> list[Finding]:
     covered: dict[str, list[tuple[int, int]]] = {}
     names: dict[str, str] = {}
     for other in subject.parts:
-        if other.path is None or other.reading[1]:
+        if other.path is None or other.reading.findings:
             continue
-        for location, tensors in by_location(externals(other)).items():
+        for location, tensors in by_location(other.externals).items():
             real, _ = locate(other, location, bare=subject.is_package)
             if real is not None:
                 covered.setdefault(real, []).extend(
@@ -224,7 +224,7 @@ def hashes(subject: Subject) -> list[Finding]:
     """SHA256SUMS (or --manifest) lists every file with its hash; `checksum` keys hold."""
     findings = []
     for part in subject.parts:
-        if part.path is not None and not part.reading[1]:
+        if part.path is not None and not part.reading.findings:
             findings += _checksums(subject, part)
     listed = subject.options.manifest or os.path.join(subject.root, sums.NAME)
     if subject.options.manifest is None and (
@@ -258,7 +258,7 @@ def _checksums(subject: Subject, part: Part) -> list[Finding]:
     """The `checksum` key, SHA-1 of the whole data file (ONNX IR.md); no library verifies it."""
     findings = []
     known: dict[str, str] = {}
-    for e in externals(part):
+    for e in part.externals:
         if e.checksum is None:
             continue
         real, _ = locate(part, e.location, bare=subject.is_package)

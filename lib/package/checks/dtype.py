@@ -6,7 +6,6 @@ from onnx import TensorProto
 
 from ..abi import family_module
 from . import walk
-from .external import externals
 from .graph import is_float
 from .parse import type_name
 from .subject import Check, Finding, Part, Subject, bad
@@ -22,7 +21,7 @@ def policy(subject: Subject, part: Part) -> list[Finding]:
         if allowed is not None and entry[key] not in allowed:
             text = f"{part.file}: {key} {entry[key]} of {manifest['family']}'s {part.name}"
             findings.append(bad(text, list(allowed), entry[key], reason="refused"))
-    for e in externals(part):
+    for e in part.externals:
         found = type_name(e.tensor.data_type)
         if is_float(e.tensor.data_type) and found != entry["weight_dtype"]:
             text = f"{part.file}: {e.where}: type"
@@ -35,7 +34,7 @@ def policy(subject: Subject, part: Part) -> list[Finding]:
 def _half(part: Part) -> list[Finding]:
     """Values of float16 in a component whose activations leave its range."""
     findings = []
-    for path, graph in walk.graphs(part.typed):
+    for path, graph in walk.walk(part.typed).graphs:
         for v in (*graph.input, *graph.value_info, *graph.output):
             if v.type.tensor_type.elem_type == TensorProto.FLOAT16:
                 where = f"{path}: " if path else ""

@@ -7,11 +7,10 @@ import re
 import stat
 from dataclasses import dataclass
 
-from onnx import ModelProto, TensorProto
+from onnx import TensorProto
 
 from ...checkpoint.index import contained, path_fault
 from ...errors import printable
-from . import walk
 from .parse import nbytes
 from .subject import Finding, Part, bad, warn
 
@@ -46,13 +45,8 @@ class External:
 
 def externals(part: Part) -> list[External]:
     """All external tensors of a component whose graph.parse holds."""
-    return part.externals
-
-
-def find_externals(model: ModelProto) -> list[External]:
-    """The external tensors of a model that graph.parse accepts."""
     found = []
-    for where, tensor in walk.tensors(model):
+    for where, tensor in part.walk.tensors:
         if tensor.data_location != TensorProto.EXTERNAL:
             continue
         given = {e.key: e.value for e in tensor.external_data}

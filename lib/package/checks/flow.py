@@ -19,7 +19,7 @@ def edges(subject: Subject) -> list[Finding]:
     found: dict[str, dict[str, dict[str, Any]]] = {}
     unknown = set()
     for part in subject.parts:
-        if part.path is None or part.reading[1]:
+        if part.path is None or part.reading.findings:
             unknown.add(part.name)
             continue
         sides = ports(part.model)
@@ -73,7 +73,15 @@ def _cache(manifest: dict[str, Any], found: dict[str, Any]) -> list[Finding]:
     makers = [c for c, s in (abi.CACHE_PORTS if abi else {}).items() if "outputs" in s]
     joined = {(e["from"], e["to"]) for e in manifest["workflow"]["edges"]}
     findings = []
+    places = [(e["layer"], e["role"]) for e in manifest["cache"]]
+    for place in sorted({p for p in places if places.count(p) > 1}):
+        findings.append(bad(f"cache: layer {place[0]} {place[1]} twice", reason="cache-twice"))
     for entry in manifest["cache"]:
+        for key, template in (abi.CACHE_NAMES if abi else {}).items():
+            wanted_name = template.format(**entry)
+            if entry[key] != wanted_name:
+                text = f"cache entry of layer {entry['layer']}, {entry['role']}: {key}"
+                findings.append(bad(text, wanted_name, entry[key], reason="cache-name"))
         for component, sides in found.items():
             if entry["input"] not in sides["inputs"]:
                 continue
@@ -134,7 +142,7 @@ def tokens(subject: Subject) -> list[Finding]:
     abi = family_module(manifest["family"], "abi")
     for part in subject.parts:
         guards = (abi.TOKEN_GUARDS if abi else {}).get(part.name)
-        if part.path is None or part.reading[1]:
+        if part.path is None or part.reading.findings:
             continue
         if guards is not None and guards[1] in manifest["special_tokens"]:
             port, token = guards

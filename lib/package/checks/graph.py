@@ -3,62 +3,67 @@
 from __future__ import annotations
 
 import os
-import shutil
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import onnx
 from onnx import GraphProto, ModelProto, TensorProto, TypeProto
 
 from . import walk
-from .external import externals, location_fault
+from .external import location_fault
 from .parse import type_name
 from .subject import Check, Finding, Part, Subject, bad, not_applicable, one_line
 
 PLAIN_DOMAINS = ("", "ai.onnx", "ai.onnx.ml")
 """Domains that every ONNX runtime is expected to know."""
 ANY_EP = "onnx-standard"
+STAND_IN = "stand-in.bin"
 
 
 def parse(subject: Subject, part: Part) -> list[Finding]:
     """Bytes to a model: own rules on top of protobuf's (see parse.py)."""
     if part.path is None and subject.is_package:
         return [not_applicable(f"{part.file}: {part.refused}: see layout.files")]
-    return part.reading[1]
+    return part.reading.findings
 
 
 def checker(subject: Subject, part: Part) -> list[Finding]:
-    """onnx.checker by path with full_check; its external data replaced by empty files.
+    """onnx.checker by path with full_check, on a copy whose external data is one empty file.
 
-    The checker never compares external data with anything, but opens it, and refuses the links of a
-    Hub cache. Which files may be read is settled by data.path; here only the graph is judged.
+    The checker never compares external data with anything, but opens it; it refuses the links of a
+    Hub cache, and names like `model..v2.bin`. Which files may be read is settled by data.path; here
+    only the graph is judged.
     """
     assert part.path is not None
-    locations = {e.location for e in externals(part)}
-    if any(location_fault(x) for x in locations):
-        return [not_applicable("a location of external data is not a plain path: see data.path")]
     try:
-        if not locations:
+        if not part.externals:
             onnx.checker.check_model(part.path, full_check=True)
             return []
         with tempfile.TemporaryDirectory(prefix="ntool-") as folder:
-            graph = os.path.join(folder, "graph.onnx")
-            while os.path.basename(graph) in locations:
-                graph = f"{graph}_"
-            try:
-                os.symlink(part.path, graph)
-            except OSError:  # no links on this system
-                shutil.copyfile(part.path, graph)
-            for location in locations:
-                stand_in = os.path.join(folder, location)
-                os.makedirs(os.path.dirname(stand_in), exist_ok=True)
-                open(stand_in, "xb").close()
+            open(os.path.join(folder, STAND_IN), "xb").close()
+            graph = os.path.join(folder, "model.onnx")
+            with open(graph, "xb") as f, _without_locations(part):
+                f.write(part.model.SerializeToString())
             onnx.checker.check_model(graph, full_check=True)
-    except (
-        Exception
-    ) as e:  # ValidationError, InferenceError and plain RuntimeError have no common base
+    except Exception as e:  # its errors, and those of shape inference, have no common base
         return [bad(f"{part.file}: {one_line(e)}", reason=type(e).__name__)]
     return []
+
+
+@contextmanager
+def _without_locations(part: Part) -> Iterator[None]:
+    """The model with one location everywhere, for as long as the block lasts: a copy costs more."""
+    entries = [x for e in part.externals for x in e.tensor.external_data if x.key == "location"]
+    kept = [x.value for x in entries]
+    try:
+        for x in entries:
+            x.value = STAND_IN
+        yield
+    finally:
+        for x, value in zip(entries, kept, strict=True):
+            x.value = value
 
 
 def types(subject: Subject, part: Part) -> list[Finding]:
@@ -68,7 +73,8 @@ def types(subject: Subject, part: Part) -> list[Finding]:
     except Exception as e:
         return [bad(f"{part.file}: {one_line(e)}", reason=type(e).__name__)]
     findings = []
-    for path, graph in walk.graphs(typed):
+    single = len(part.walk.graphs) == 1
+    for path, graph in [("", typed.graph)] if single else walk.walk(typed).graphs:
         if path.startswith("function "):
             continue  # a function's types are those of its callers
         for name in _untyped(graph):
@@ -98,9 +104,14 @@ def standard(subject: Subject, part: Part) -> list[Finding]:
         return [not_applicable("neither --standard-only nor execution_provider onnx-standard")]
     own = {(f.domain, f.name) for f in part.model.functions}
     return [
-        bad(f"{part.file}: {path}: operator {n.domain}::{n.op_type}", list(PLAIN_DOMAINS), n.domain)
-        for path, n, _ in walk.nodes(part.model)
-        if n.domain not in PLAIN_DOMAINS and (n.domain, n.op_type) not in own
+        bad(
+            f"{part.file}: {place.path}: operator {place.node.domain}::{place.node.op_type}",
+            list(PLAIN_DOMAINS),
+            place.node.domain,
+        )
+        for place in part.walk.nodes
+        if place.node.domain not in PLAIN_DOMAINS
+        and (place.node.domain, place.node.op_type) not in own
     ]
 
 
@@ -153,7 +164,7 @@ def names(subject: Subject, part: Part) -> list[Finding]:
             text = f"{part.file}: {key} of package.json"
             findings.append(bad(text, value, part.entry[key], reason=key))
     folder = os.path.dirname(part.file)
-    plain = {e.location for e in externals(part) if location_fault(e.location) is None}
+    plain = {e.location for e in part.externals if location_fault(e.location) is None}
     used = {os.path.join(folder, location) for location in plain}
     listed = set(part.entry["data"])
     for name in sorted(used - listed):
@@ -165,8 +176,9 @@ def names(subject: Subject, part: Part) -> list[Finding]:
 def dead(subject: Subject, part: Part) -> list[Finding]:
     """Every initializer of every graph and every input of the main graph is used."""
     findings = []
-    for path, graph in walk.graphs(part.model):
-        used = _used(graph)
+    single = len(part.walk.graphs) == 1
+    for path, graph in part.walk.graphs:
+        used = _used_flat(graph) if single else _used(graph)
         where = f"{part.file}: {path + ': ' if path else ''}"
         stored = [t.name for t in graph.initializer]
         stored += [s.values.name for s in graph.sparse_initializer]
@@ -182,6 +194,10 @@ def dead(subject: Subject, part: Part) -> list[Finding]:
                 if v.name not in used and v.name not in stored
             ]
     return findings
+
+
+def _used_flat(graph: GraphProto) -> set[str]:
+    return {v.name for v in graph.output}.union(*(n.input for n in graph.node))
 
 
 def _used(graph: GraphProto) -> set[str]:

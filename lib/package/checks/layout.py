@@ -12,7 +12,7 @@ from ...checkpoint.strict_json import read_object
 from ...errors import NtoolError
 from ...families import MODULES
 from .. import layout, sums
-from ..schema import schema
+from ..schema import faults
 from .subject import MAX_LISTED, Check, Finding, Subject, bad
 
 MAX_PROCESSOR = 1 << 20
@@ -90,22 +90,12 @@ def _unknown(subject: Subject, expected: set[str]) -> list[Finding]:
 
 def against_schema(subject: Subject) -> list[Finding]:
     """package.json is what its JSON Schema says, of a known version and family."""
-    from jsonschema import Draft202012Validator
-
     manifest: dict[str, Any] = subject.manifest or {}
     version = manifest.get("schema")
     if version != layout.SCHEMA:
         text = f"{layout.MANIFEST}: schema {json.dumps(version)[:80]}"
         return [bad(text, layout.SCHEMA, version, reason="version")]
-    findings = []
-    errors = sorted(Draft202012Validator(schema()).iter_errors(manifest), key=lambda e: e.json_path)
-    for e in errors[:MAX_LISTED]:
-        message = e.message if len(e.message) <= 200 else e.message[:197] + "..."
-        findings.append(
-            bad(f"{layout.MANIFEST}: {e.json_path}: {message}", reason=str(e.validator))
-        )
-    if len(errors) > MAX_LISTED:
-        findings.append(bad(f"{layout.MANIFEST}: and {len(errors) - MAX_LISTED} more"))
+    findings = _faults(layout.MANIFEST, manifest)
     if subject.family is not None and subject.family not in MODULES.values():
         text = f"{layout.MANIFEST}: family '{subject.family}'"
         findings.append(bad(text, sorted(set(MODULES.values())), subject.family, reason="family"))
@@ -123,14 +113,26 @@ def _processor(subject: Subject) -> list[Finding]:
         values = read_object(real, name, MAX_PROCESSOR)
     except NtoolError as e:
         return [bad(e.message, reason="processor")]
+    findings = _faults(name, values, "processor")
     pixels = manifest["workflow"].get("positions", {}).get("token_pixels")
-    sizes: list[Any] = [values.get("patch_size"), values.get("merge_size")]
-    if pixels is None or sizes == [None, None]:
-        return []
-    if not all(type(n) is int and n > 0 for n in sizes) or sizes[0] * sizes[1] != pixels:
-        text = f"{name}: patch_size x merge_size"
-        return [bad(text, f"token_pixels {pixels}", sizes, reason="processor")]
+    if findings or pixels is None:
+        return findings
+    sizes = (values["patch_size"] * values["merge_size"], values["resize"]["factor"])
+    if sizes != (pixels, pixels):
+        text = f"{name}: patch_size x merge_size and resize.factor"
+        return [bad(text, [pixels, pixels], list(sizes), reason="processor")]
     return []
+
+
+def _faults(name: str, value: Any, part: str | None = None) -> list[Finding]:
+    found = faults(value, part)
+    findings = [
+        bad(f"{name}: {place}: {message}", reason=keyword)
+        for place, message, keyword in found[:MAX_LISTED]
+    ]
+    if len(found) > MAX_LISTED:
+        findings.append(bad(f"{name}: and {len(found) - MAX_LISTED} more"))
+    return findings
 
 
 CHECKS = (

@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import dataclass
 from typing import Any
 
 import onnx
 from google.protobuf.message import Message
-from onnx import ModelProto, TensorProto
+from onnx import ModelProto, TensorProto, ValueInfoProto
 from onnx.helper import VERSION_TABLE
 
 from ...checkpoint.regular_file import open_regular
 from ...checkpoint.sniff import what_is
 from ...errors import NtoolError
-from . import walk
 from .scopes import scope_findings
 from .subject import MAX_LISTED, Finding, bad, one_line
+from .walk import Walk, walk
 
 MAX_GRAPH = 2**31 - 1
 """Bytes of one protobuf message (protobuf's own limit)."""
@@ -50,7 +51,7 @@ def bits(data_type: int) -> int | None:
     name = _TYPES.get(data_type, "")
     if name.startswith("FLOAT8"):
         return 8
-    small = re.fullmatch(r"(?:U?INT|FLOAT)([24])(?:E\dM\d)?", name)
+    small = re.fullmatch(r"(?:U?INT|FLOAT)([246])(?:E\dM\d)?", name)
     return int(small[1]) if small else None
 
 
@@ -66,8 +67,22 @@ def type_name(data_type: int) -> str:
     return {"float": "float32", "double": "float64"}.get(name, name)
 
 
-def read_model(path: str, file: str) -> tuple[ModelProto | None, list[Finding]]:
-    """The model in a file, and all that graph.parse finds. None when no model could be made of it.
+@dataclass(frozen=True)
+class Reading:
+    """What graph.parse made of a file.
+
+    Attributes:
+        findings: all that is wrong; the rest is not to be used then.
+        model, walk: None when no model could be made of the bytes.
+    """
+
+    findings: list[Finding]
+    model: ModelProto | None = None
+    walk: Walk | None = None
+
+
+def read_model(path: str, file: str) -> Reading:
+    """The model in a file, and all that graph.parse finds.
 
     Args:
         path: absolute, resolved and judged.
@@ -77,40 +92,49 @@ def read_model(path: str, file: str) -> tuple[ModelProto | None, list[Finding]]:
         with open_regular(path, file) as f:
             size = f.nbytes
             if size == 0:
-                return None, [bad(f"{file}: empty file", actual=0, reason="empty")]
+                return Reading([bad(f"{file}: empty file", actual=0, reason="empty")])
             kind = what_is(f.read(0, 512))
             if kind:
-                return None, [bad(f"{file}: not ONNX: it is {kind}", reason="not-onnx")]
+                return Reading([bad(f"{file}: not ONNX: it is {kind}", reason="not-onnx")])
             if size > MAX_GRAPH:
                 text = f"{file}: larger than one protobuf message can be"
-                return None, [bad(text, f"<= {MAX_GRAPH} bytes", size, reason="too-large")]
+                return Reading([bad(text, f"<= {MAX_GRAPH} bytes", size, reason="too-large")])
             raw = f.read(0, size)
             if len(raw) != size or not f.unchanged():
-                return None, [bad(f"{file}: changed while it was read", reason="changed")]
+                return Reading([bad(f"{file}: changed while it was read", reason="changed")])
     except NtoolError as e:
-        return None, [bad(e.message, reason="unreadable")]
+        return Reading([bad(e.message, reason="unreadable")])
     except OSError as e:
-        return None, [bad(f"{file}: cannot be read: {e.strerror or e}", reason="unreadable")]
+        return Reading([bad(f"{file}: cannot be read: {e.strerror or e}", reason="unreadable")])
     try:
         model = ModelProto.FromString(raw)
     except Exception as e:  # protobuf's DecodeError has another home in each implementation
         text = f"{file}: not a protobuf model, truncated, or nested deeper than 100: {one_line(e)}"
-        return None, [bad(text, reason="malformed")]
+        return Reading([bad(text, reason="malformed")])
     fault = _not_text(model)
     if fault is not None:
-        return None, [bad(f"{file}: {fault}", reason="not-utf-8")]
-    findings = judge(model, file)
+        return Reading([bad(f"{file}: {fault}", reason="not-utf-8")])
+    everything = walk(model)
+    findings = judge(model, everything, file)
     if len(findings) > MAX_LISTED:
         more = bad(f"{file}: and {len(findings) - MAX_LISTED} more")
         findings = [*findings[:MAX_LISTED], more]
-    return model, findings
+    return Reading(findings, model, everything)
+
+
+_VALUES = tuple(f"onnx.GraphProto.{name}" for name in ("input", "output", "value_info"))
 
 
 def _not_text(model: ModelProto) -> str | None:
-    """The first string field that is not UTF-8: protobuf hands it out as bytes, unasked."""
+    """The first string that is not UTF-8: protobuf hands it out as bytes, unasked.
+
+    Declared types of values, the bulk of many models, are left to `_value_types`.
+    """
     pending: list[Any] = [model]
     while pending:
         for field, value in pending.pop().ListFields():
+            if field.full_name in _VALUES:
+                continue
             if field.type == field.TYPE_MESSAGE:
                 if isinstance(value, Message):
                     pending.append(value)
@@ -123,17 +147,17 @@ def _not_text(model: ModelProto) -> str | None:
     return None
 
 
-def judge(model: ModelProto, file: str) -> list[Finding]:
+def judge(model: ModelProto, everything: Walk, file: str) -> list[Finding]:
     """Everything that graph.parse has to say about a decoded model."""
     if not model.HasField("graph"):
         return [bad(f"{file}: no graph in it", reason="no-graph")]
     findings = _versions(model, file)
-    for path, tensor in walk.tensors(model):
+    for path, tensor in everything.tensors:
         findings += [
             bad(f"{file}: {path}: {text}", expected, actual, reason=reason)
             for reason, text, expected, actual in _tensor(tensor)
         ]
-    findings += _value_types(model, file)
+    findings += _value_types(everything, file)
     findings += scope_findings(model, file)
     return findings
 
@@ -214,8 +238,8 @@ def _tensor(t: TensorProto) -> list[tuple[str, str, object, object]]:
     field = _FIELD.get(t.data_type, "int32_data")
     if used and used[0] != field:
         return [("storage", f"data of {type_name(t.data_type)} in {used[0]}", field, used[0])]
-    per = 8 // width if width is not None and width < 8 else 1
-    wanted = -(-elements // per)
+    packed = width is not None and width < 8  # one byte of packed elements a value
+    wanted = (elements * (width or 8) + 7) // 8 if packed else elements
     if t.data_type in (T.COMPLEX64, T.COMPLEX128):
         wanted *= 2
     found = len(getattr(t, field))
@@ -238,20 +262,32 @@ def _external_keys(t: TensorProto) -> list[tuple[str, str, object, object]]:
     return faults
 
 
-def _value_types(model: ModelProto, file: str) -> list[Finding]:
+def _value_types(everything: Walk, file: str) -> list[Finding]:
     findings = []
-    for path, graph in walk.graphs(model):
+    for path, graph in everything.graphs:
         for v in (*graph.input, *graph.output, *graph.value_info):
-            if not v.type.HasField("tensor_type"):
-                continue
-            where = f"{file}: {path + ': ' if path else ''}value '{v.name}'"
-            tensor = v.type.tensor_type
-            if tensor.elem_type not in _TYPES:
-                text, found = f"{where}: unknown element type", tensor.elem_type
-                findings.append(bad(text, actual=found, reason="element-type"))
-            dims = [d.dim_value for d in tensor.shape.dim if d.HasField("dim_value")]
-            if any(d < 0 for d in dims):
-                findings.append(
-                    bad(f"{where}: negative dimension", ">= 0", dims, reason="negative-dim")
-                )
+            faults = _value_type(v)
+            if faults:
+                where = f"{file}: {path + ': ' if path else ''}value '{v.name}'"
+                findings += [bad(f"{where}: {text}", *rest, reason=r) for r, text, *rest in faults]
     return findings
+
+
+def _value_type(v: ValueInfoProto) -> list[tuple[str, str, object, object]]:
+    """(reason, text, expected, actual) of all that is wrong with the declared type of a value."""
+    faults: list[tuple[str, str, object, object]] = []
+    texts: list[str | bytes] = [v.name]
+    if v.type.HasField("tensor_type"):
+        tensor = v.type.tensor_type
+        if tensor.elem_type not in _TYPES:
+            faults.append(("element-type", "unknown element type", None, tensor.elem_type))
+        for d in tensor.shape.dim:
+            kind = d.WhichOneof("value")
+            if kind == "dim_param":
+                texts.append(d.dim_param)
+            elif kind == "dim_value" and d.dim_value < 0:
+                faults.append(("negative-dim", "negative dimension", ">= 0", d.dim_value))
+    wrong = next((t for t in texts if isinstance(t, bytes)), None)
+    if wrong is not None:
+        faults.append(("not-utf-8", f"not UTF-8: {wrong[:60]!r}", None, None))
+    return faults

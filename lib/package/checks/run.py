@@ -48,11 +48,12 @@ def load(subject: Subject, part: Part) -> list[Finding]:
 def _first_type(part: Part, node_name: str) -> str:
     """Element type of the first input of a node, `?` where it is not known."""
     known: dict[str, int] = {}
-    for _, graph in walk.graphs(part.typed):
+    for _, graph in walk.walk(part.typed).graphs:
         for v in (*graph.input, *graph.value_info, *graph.output):
             known[v.name] = v.type.tensor_type.elem_type
         known |= {t.name: t.data_type for t in graph.initializer}
-    for _, node, _ in walk.nodes(part.model):
+    for place in part.walk.nodes:
+        node = place.node
         if node.name == node_name:
             return type_name(next((known[i] for i in node.input if known.get(i)), 0))
     return "?"

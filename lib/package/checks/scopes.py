@@ -6,7 +6,7 @@ Source: ONNX IR.md, "Names Within a Graph", "Nodes" and "Functions".
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 import onnx
@@ -17,16 +17,6 @@ from .subject import Finding, bad
 
 STANDARD = ("", "ai.onnx", "ai.onnx.ml", "ai.onnx.training", "ai.onnx.preview.training")
 """Domains whose operators onnx itself defines."""
-
-
-@lru_cache(maxsize=1024)  # onnx copies the whole schema at every question
-def _exists(operator: str, opset: int, domain: str) -> bool:
-    """Whether an opset of a standard domain has an operator."""
-    try:
-        onnx.defs.get_schema(operator, opset, domain)
-    except onnx.defs.SchemaError:
-        return False
-    return True
 
 
 def scope_findings(model: ModelProto, file: str) -> list[Finding]:
@@ -48,6 +38,19 @@ def scope_findings(model: ModelProto, file: str) -> list[Finding]:
                 rules.add(path, f"output '{name}' is made by no node", "undefined-value")
     rules.recursion()
     return rules.findings
+
+
+def _at(path: str, node: NodeProto, index: int) -> str:
+    return f"{path + ': ' if path else ''}node {walk.label(node, index)}"
+
+
+@cache
+def _exists(op_type: str, version: int, domain: str) -> bool:
+    try:
+        onnx.defs.get_schema(op_type, version, domain)
+    except onnx.defs.SchemaError:
+        return False
+    return True
 
 
 class _Rules:
@@ -107,45 +110,49 @@ class _Rules:
         """Judge a list of nodes; adds what they make to `known`."""
         later = {o: i for i, n in enumerate(nodes) for o in n.output if o}
         for i, node in enumerate(nodes):
-            at = f"{path + ': ' if path else ''}node {walk.label(node, i)}"
-            self._inputs(at, node.input, known, later, nodes)
-            self._operator(at, node, imports)
+            for name in node.input:
+                if name and name not in known:
+                    self._unknown(_at(path, node, i), name, later, nodes)
+            domain = "" if node.domain == "ai.onnx" else node.domain
+            if not self._operator(node, domain, imports):
+                self._not_an_operator(_at(path, node, i), node, domain, imports)
+            if len(node.attribute) > 1:
+                attributes = {a.name for a in node.attribute}
+                if len(attributes) != len(node.attribute):
+                    self.add(_at(path, node, i), "an attribute twice", "duplicate-name")
             for name, body in walk.bodies(node):
-                self.graph(f"{at}.{name}", body, known, imports)
-            attributes = [a.name for a in node.attribute]
-            if len(set(attributes)) != len(attributes):
-                self.add(at, "an attribute twice", "duplicate-name")
+                self.graph(f"{_at(path, node, i)}.{name}", body, known, imports)
             for name in node.output:
                 if name and name in known:
-                    self.add(at, f"makes '{name}', which exists already", "duplicate-name")
+                    text = f"makes '{name}', which exists already"
+                    self.add(_at(path, node, i), text, "duplicate-name")
                 known.add(name)
 
-    def _inputs(
-        self,
-        at: str,
-        names: Iterable[str],
-        known: set[str],
-        later: dict[str, int],
-        nodes: Sequence[NodeProto],
+    def _unknown(
+        self, at: str, name: str, later: dict[str, int], nodes: Sequence[NodeProto]
     ) -> None:
-        for name in names:
-            if not name or name in known:
-                continue
-            if name in later:
-                maker = walk.label(nodes[later[name]], later[name])
-                text = f"input '{name}' is made later, by node {maker}"
-                self.add(at, text, "not-sorted", "topological order")
-            else:
-                self.add(at, f"input '{name}' is made by no node", "undefined-value")
+        if name in later:
+            maker = walk.label(nodes[later[name]], later[name])
+            text = f"input '{name}' is made later, by node {maker}"
+            self.add(at, text, "not-sorted", "topological order")
+        else:
+            self.add(at, f"input '{name}' is made by no node", "undefined-value")
 
-    def _operator(self, at: str, node: NodeProto, imports: dict[str, int]) -> None:
-        domain = "" if node.domain == "ai.onnx" else node.domain
-        if (node.domain, node.op_type) in self._functions:
-            return
+    def _operator(self, node: NodeProto, domain: str, imports: dict[str, int]) -> bool:
+        if self._functions and (node.domain, node.op_type) in self._functions:
+            return True
+        version = imports.get(domain)
+        if version is None:
+            return False
+        return domain not in STANDARD or _exists(node.op_type, version, domain)
+
+    def _not_an_operator(
+        self, at: str, node: NodeProto, domain: str, imports: dict[str, int]
+    ) -> None:
         if domain not in imports:
             text = f"operator of domain '{domain or 'ai.onnx'}', which is not imported"
             self.add(at, text, "unknown-domain", sorted(imports), domain)
-        elif domain in STANDARD and not _exists(node.op_type, imports[domain], domain):
+        else:
             text = f"no operator '{node.op_type}' in opset {imports[domain]}"
             self.add(at, text, "unknown-operator", None, node.op_type)
 

@@ -19,6 +19,8 @@ from ..package import MAX_MANIFEST, Package, inside
 
 if TYPE_CHECKING:
     from .external import External
+    from .parse import Reading
+    from .walk import Walk
 
 MAX_DEPTH = 4
 """Folder levels that are searched for graphs when there is no package.json."""
@@ -103,27 +105,34 @@ class Part:
     refused: str | None = None
 
     @cached_property
-    def reading(self) -> tuple[ModelProto | None, list[Finding]]:
-        """The parsed model and the findings of graph.parse; with findings, not used further."""
-        from .parse import read_model
+    def reading(self) -> Reading:
+        """What graph.parse made of the file; with findings, the rest is not used further."""
+        from .parse import Reading, read_model
 
         if self.path is None:
-            return None, [bad(f"{self.file}: {self.refused}")]
+            return Reading([bad(f"{self.file}: {self.refused}")])
         return read_model(self.path, self.file)
 
     @property
     def model(self) -> ModelProto:
         """The parsed model; only for checks that need graph.parse."""
-        model = self.reading[0]
+        model = self.reading.model
         assert model is not None, f"{self.name}: a check uses the model without needing graph.parse"
         return model
 
+    @property
+    def walk(self) -> Walk:
+        """All graphs, nodes and tensors of the model."""
+        walk = self.reading.walk
+        assert walk is not None, f"{self.name}: a check uses the model without needing graph.parse"
+        return walk
+
     @cached_property
     def externals(self) -> list[External]:
-        """`external.externals`: ten checks ask for them, and each walk is over every node."""
-        from .external import find_externals
+        """All tensors whose bytes are in other files."""
+        from .external import externals
 
-        return find_externals(self.model)
+        return externals(self)
 
     @cached_property
     def typed(self) -> ModelProto:
@@ -216,7 +225,9 @@ class Subject:
                 continue  # layout.schema says so
             path, why = self.resolve(graph)
             folder = os.path.dirname(os.path.join(self.root, graph)) if path else self.root
-            parts.append(Part(name, graph, path, folder, entry, why))
+            data = entry.get("data")  # used before layout.schema has judged it
+            names = [d for d in data if isinstance(d, str)] if isinstance(data, list) else []
+            parts.append(Part(name, graph, path, folder, {**entry, "data": names}, why))
         return parts
 
     def _loose(self, given: str) -> list[Part]:

@@ -1,37 +1,62 @@
 """Walking an ONNX model: main graph, graphs in attributes, functions, training graphs.
 
-An external tensor or a custom operator may hide in any of them, so every check walks all.
+An external tensor or a custom operator may hide in any of them, so every check sees all. One pass
+collects everything: reading a field of a protobuf message is what costs time here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from onnx import GraphProto, ModelProto, NodeProto, SparseTensorProto, TensorProto
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, SparseTensorProto, TensorProto
+
+
+class Place(NamedTuple):
+    """A node, where it stands, and the opset of each domain there.
+
+    Attributes:
+        prefix: path of its graph, "" for the main graph.
+        number: of the node in its graph.
+    """
+
+    prefix: str
+    number: int
+    node: NodeProto
+    imports: dict[str, int]
+
+    @property
+    def path(self) -> str:
+        """How messages call the node."""
+        return _at(self.prefix, f"node {label(self.node, self.number)}")
+
+
+@dataclass
+class Walk:
+    """All of a model, in order.
+
+    Attributes:
+        graphs: (path, graph), the main graph first, with path "".
+        nodes: also nested and in functions.
+        tensors: (path, tensor) of initializers, attributes and sparse parts.
+    """
+
+    graphs: list[tuple[str, GraphProto]] = field(default_factory=list)
+    nodes: list[Place] = field(default_factory=list)
+    tensors: list[tuple[str, TensorProto]] = field(default_factory=list)
 
 
 def label(node: NodeProto, index: int) -> str:
-    """How messages call a node: its name, else operator and place; with the operator."""
+    """A node's name, else its place; with its operator."""
     return f"{node.name or f'#{index}'} ({node.op_type})"
 
 
 def bodies(node: NodeProto) -> Iterator[tuple[str, GraphProto]]:
     """Graphs in the attributes of a node, with the attribute's name."""
     for a in node.attribute:
-        if a.HasField("g"):
-            yield a.name, a.g
-        for i, g in enumerate(a.graphs):
-            yield f"{a.name}[{i}]", g
-
-
-def nodes(model: ModelProto) -> Iterator[tuple[str, NodeProto, dict[str, int]]]:
-    """(path, node, opset of each domain) of every node, also nested and in functions."""
-    imports = {o.domain or "": o.version for o in model.opset_import}
-    for path, graph in top_graphs(model):
-        yield from _nested(path, graph.node, imports)
-    for f in model.functions:
-        own = {o.domain or "": o.version for o in f.opset_import}
-        yield from _nested(f"function {f.domain}::{f.name}", f.node, own)
+        if _holds(a):
+            yield from _graphs(a)
 
 
 def top_graphs(model: ModelProto) -> Iterator[tuple[str, GraphProto]]:
@@ -43,50 +68,73 @@ def top_graphs(model: ModelProto) -> Iterator[tuple[str, GraphProto]]:
                 yield f"training_info[{i}].{what}", getattr(training, what)
 
 
-def graphs(model: ModelProto) -> Iterator[tuple[str, GraphProto]]:
-    """(path, graph) of every graph, nested ones included."""
-    yield from top_graphs(model)
-    for path, node, _ in nodes(model):
-        for name, body in bodies(node):
-            yield f"{path}.{name}", body
-
-
-def tensors(model: ModelProto) -> Iterator[tuple[str, TensorProto]]:
-    """(path, tensor) of every stored tensor: initializers, attributes, sparse parts."""
-    for path, graph in graphs(model):
-        for t in graph.initializer:
-            yield _at(path, f"initializer '{t.name}'"), t
-        for s in graph.sparse_initializer:
-            yield from _sparse(_at(path, f"sparse initializer '{s.values.name}'"), s)
-    for path, node, _ in nodes(model):
-        for a in node.attribute:
-            if a.HasField("t"):
-                yield f"{path}.{a.name}", a.t
-            for i, t in enumerate(a.tensors):
-                yield f"{path}.{a.name}[{i}]", t
-            if a.HasField("sparse_tensor"):
-                yield from _sparse(f"{path}.{a.name}", a.sparse_tensor)
-            for i, s in enumerate(a.sparse_tensors):
-                yield from _sparse(f"{path}.{a.name}[{i}]", s)
+def walk(model: ModelProto) -> Walk:
+    """Everything of a model. Depth is bounded: protobuf nests at most 100 messages."""
+    found = Walk()
+    imports = {o.domain: o.version for o in model.opset_import}
+    for path, graph in top_graphs(model):
+        _graph(found, path, graph, imports)
     for f in model.functions:
+        path = f"function {f.domain}::{f.name}"
         for a in f.attribute_proto:
-            if a.HasField("t"):
-                yield f"function {f.domain}::{f.name}.{a.name}", a.t
+            _attribute(found, path, a, imports)
+        _nodes(found, path, f.node, {o.domain: o.version for o in f.opset_import})
+    return found
 
 
-def _sparse(path: str, s: SparseTensorProto) -> Iterator[tuple[str, TensorProto]]:
-    yield f"{path}.values", s.values
-    yield f"{path}.indices", s.indices
+def _graph(found: Walk, path: str, graph: GraphProto, imports: dict[str, int]) -> None:
+    found.graphs.append((path, graph))
+    for t in graph.initializer:
+        found.tensors.append((_at(path, f"initializer '{t.name}'"), t))
+    for s in graph.sparse_initializer:
+        _sparse(found, _at(path, f"sparse initializer '{s.values.name}'"), s)
+    _nodes(found, path, graph.node, imports)
 
 
-def _nested(
-    path: str, many: Iterable[NodeProto], imports: dict[str, int]
-) -> Iterator[tuple[str, NodeProto, dict[str, int]]]:
-    for i, node in enumerate(many):
-        at = _at(path, f"node {label(node, i)}")
-        yield at, node, imports
-        for name, body in bodies(node):
-            yield from _nested(f"{at}.{name}", body.node, imports)
+def _nodes(found: Walk, path: str, nodes: Iterable[NodeProto], imports: dict[str, int]) -> None:
+    for i, node in enumerate(nodes):
+        place = Place(path, i, node, imports)
+        found.nodes.append(place)
+        for a in node.attribute:
+            if _holds(a):
+                _attribute(found, place.path, a, imports)
+
+
+_HOLDERS = frozenset(
+    AttributeProto.DESCRIPTOR.fields_by_name[name].number
+    for name in ("t", "g", "tensors", "graphs", "sparse_tensor", "sparse_tensors")
+)
+
+
+def _holds(a: AttributeProto) -> bool:
+    """Whether an attribute holds tensors or graphs, whatever its `type` says."""
+    return any(f.number in _HOLDERS for f, _ in a.ListFields())
+
+
+def _attribute(found: Walk, path: str, a: AttributeProto, imports: dict[str, int]) -> None:
+    at = f"{path}.{a.name}"
+    if a.HasField("t"):
+        found.tensors.append((at, a.t))
+    for i, t in enumerate(a.tensors):
+        found.tensors.append((f"{at}[{i}]", t))
+    if a.HasField("sparse_tensor"):
+        _sparse(found, at, a.sparse_tensor)
+    for i, s in enumerate(a.sparse_tensors):
+        _sparse(found, f"{at}[{i}]", s)
+    for name, graph in _graphs(a):
+        _graph(found, f"{path}.{name}", graph, imports)
+
+
+def _graphs(a: AttributeProto) -> Iterator[tuple[str, GraphProto]]:
+    if a.HasField("g"):
+        yield a.name, a.g
+    for i, g in enumerate(a.graphs):
+        yield f"{a.name}[{i}]", g
+
+
+def _sparse(found: Walk, path: str, s: SparseTensorProto) -> None:
+    found.tensors.append((f"{path}.values", s.values))
+    found.tensors.append((f"{path}.indices", s.indices))
 
 
 def _at(path: str, what: str) -> str:

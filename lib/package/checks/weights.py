@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -11,21 +9,14 @@ import ml_dtypes
 import numpy as np
 
 from ...checkpoint.regular_file import open_regular
-from ...checkpoint.strict_json import read_object
 from ...checkpoint.tensor import BITS, Checkpoint
 from ...errors import InputError, NtoolError
 from ...numeric import convert
-from .. import layout
 from ..abi import family_module
-from ..bindings import STACKED, Binding, Bindings
+from ..bindings import Binding, Bindings
 from .data import BAND, safetensors_name
-from .external import External, externals, locate, location_fault
+from .external import External, locate
 from .subject import MAX_LISTED, Check, Finding, Part, Subject, bad, not_applicable
-
-MAX_REPORT = 1 << 30
-ACTIONS = ("bound", "converted", "copied", "scale-consumed", "excluded")
-ORIGIN = "ntool.origin"
-"""Key of `metadata_props` of a tensor inside a graph: where its numbers come from."""
 
 _FLOATS: dict[str, Any] = {
     "F64": np.dtype("<f8"), "F32": np.dtype("<f4"), "F16": np.dtype("<f2"),
@@ -38,132 +29,11 @@ _EXPONENT = {
 }  # fmt: skip
 
 
-def complete(subject: Subject) -> list[Finding]:
-    """The report accounts for every source tensor, and every weight of a graph is in the report."""
-    real, why = subject.resolve(layout.REPORT)
-    if real is None:
-        return [not_applicable(f"{layout.REPORT}: {why}: see layout.files")]
-    try:
-        report = read_object(real, layout.REPORT, MAX_REPORT)
-        rows = _rows(report)
-    except NtoolError as e:
-        return [bad(e.message, reason="malformed")]
-    findings = _counts(report, rows)
-    targets: dict[tuple[str, str], dict[str, Any]] = {}
-    for t in sorted((t for row in rows for t in row["targets"]), key=_place):
-        key = (str(t.get("component")), str(t.get("name")))
-        before = targets.get(key)
-        if before is None:
-            targets[key] = dict(t)
-        elif _follows(before, t):
-            before["nbytes"] += t["nbytes"]
-        else:
-            text = f"{layout.REPORT}: {key[0]}/{key[1]} has two sources"
-            findings.append(bad(text, reason="two-sources"))
-    for part in subject.parts:
-        if part.path is None or part.reading[1]:
-            targets = {k: v for k, v in targets.items() if k[0] != part.name}
-            continue
-        findings += _bound(part, targets)
-        findings += _inline(part)
-    for component, name in targets:
-        text = f"{layout.REPORT}: {component}/{name} is in no graph"
-        findings.append(bad(text, component=component, reason="no-initializer"))
-    return findings[:MAX_LISTED]
-
-
-def _place(target: dict[str, Any]) -> tuple[str, int]:
-    offset = target.get("offset")
-    return str(target.get("file")), offset if type(offset) is int else -1
-
-
-def _follows(before: dict[str, Any], t: dict[str, Any]) -> bool:
-    """Whether a target is the next part of a stacked parameter, whose last part ends at
-    `before`."""
-    sizes = [before.get("offset"), before.get("nbytes"), t.get("offset"), t.get("nbytes")]
-    return (
-        before.get("renamed") == t.get("renamed") == STACKED
-        and all(type(n) is int for n in sizes)
-        and all(before.get(k) == t.get(k) for k in ("file", "dtype"))
-        and before["offset"] + before["nbytes"] == t["offset"]
-    )
-
-
-def _rows(report: dict[str, Any]) -> list[dict[str, Any]]:
-    rows, counts = report.get("tensors"), report.get("counts")
-    if not isinstance(rows, list) or not isinstance(counts, dict):
-        raise InputError(
-            f"{layout.REPORT}: 'tensors' and 'counts'", expected="a list and an object"
-        )
-    for i, row in enumerate(rows):
-        sound = isinstance(row, dict) and isinstance(row.get("name"), str)
-        targets = row.get("targets") if sound else None
-        if not isinstance(targets, list) or not all(isinstance(t, dict) for t in targets):
-            raise InputError(f"{layout.REPORT}: tensors[{i}]", expected="name, action, targets")
-    return rows
-
-
-def _counts(report: dict[str, Any], rows: list[dict[str, Any]]) -> list[Finding]:
-    findings = []
-    actual = Counter(str(r.get("action")) for r in rows)
-    for action in sorted(set(actual) - set(ACTIONS)):
-        text = f"{layout.REPORT}: action '{action}'"
-        findings.append(bad(text, list(ACTIONS), action, reason="action"))
-    names = Counter(r["name"] for r in rows)
-    twice = [n for n, k in names.items() if k > 1]
-    if twice:
-        findings.append(bad(f"{layout.REPORT}: tensor '{twice[0]}' twice", reason="twice"))
-    wanted = {"source_tensors": len(rows), **dict(sorted(actual.items()))}
-    found = {k: v for k, v in report["counts"].items() if k in wanted or v}
-    if found != wanted:
-        text = f"{layout.REPORT}: counts do not add up"
-        findings.append(bad(text, wanted, found, reason="counts"))
-    for row in rows:
-        what, targets = row.get("action"), row["targets"]
-        if what in ("bound", "converted", "copied") and not targets:
-            text = f"{layout.REPORT}: tensor '{row['name']}' is {what} but goes nowhere"
-            findings.append(bad(text, reason="no-target"))
-        if what == "excluded" and not row.get("reason"):
-            text = f"{layout.REPORT}: tensor '{row['name']}' is left out without a reason"
-            findings.append(bad(text, reason="no-reason"))
-    return findings
-
-
-def _bound(part: Part, targets: dict[tuple[str, str], dict[str, Any]]) -> Iterator[Finding]:
-    """External tensors against their targets in the report, which are taken from `targets`."""
-    folder = os.path.dirname(part.file)
-    for e in externals(part):
-        target = targets.pop((part.name, e.tensor.name), None)
-        actual = {
-            "file": os.path.join(folder, e.location),
-            "offset": e.start,
-            "nbytes": e.nbytes,
-            "dtype": safetensors_name(e.tensor.data_type),
-        }
-        if location_fault(e.location) is not None:
-            del actual["file"]  # data.path says so
-        if target is None:
-            text = f"{part.file}: {e.where} has no source in {layout.REPORT}"
-            yield bad(text, component=part.name, reason="no-source")
-        elif {k: target.get(k) for k in actual} != actual:
-            text = f"{part.file}: {e.where} differs from {layout.REPORT}"
-            expected = {k: target.get(k) for k in actual}
-            yield bad(text, expected, actual, component=part.name, reason="place")
-
-
-def _inline(part: Part) -> Iterator[Finding]:
-    for t in part.model.graph.initializer:
-        if t.data_location != t.EXTERNAL and not any(p.key == ORIGIN for p in t.metadata_props):
-            text = f"{part.file}: initializer '{t.name}' inside the graph has no stated origin"
-            more = {"component": part.name, "reason": "no-origin"}
-            yield bad(text, f"a source, or {ORIGIN}", None, **more)
-
-
 def sane(subject: Subject, part: Part) -> list[Finding]:
     """No weight holds NaN or infinity, no matrix is all zero (unless so in --against)."""
     findings = []
     source = _source(subject)
-    for e in externals(part):
+    for e in part.externals:
         dtype = safetensors_name(e.tensor.data_type)
         if dtype not in _FLOATS:
             continue
@@ -265,7 +135,7 @@ def values(subject: Subject, part: Part) -> list[Finding]:
         return [not_applicable("no --against SOURCE")]
     findings = []
     compared = 0
-    for e in externals(part):
+    for e in part.externals:
         where = f"{part.file}: {e.where}"
         dtype = safetensors_name(e.tensor.data_type)
         try:
@@ -307,13 +177,6 @@ def _first_difference(wanted: Iterable[bytes], found: Iterable[bytes]) -> int | 
 
 _DATA = ("graph.parse", "data.path", "data.bounds", "layout.schema")
 CHECKS = (
-    Check(
-        "weights.complete",
-        "every weight has its source, and every source tensor its place",
-        complete,
-        ("layout.schema",),
-        package=True,
-    ),
     Check("weights.values", "weights equal the source", values, _DATA),
     Check("weights.sane", "finite, no matrix of zeros", sane, _DATA),
 )

@@ -10,16 +10,17 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
-from safetensors import safe_open
-
 from ntool.lib.package.checks.subject import Finding, Options, Subject
 from ntool.lib.package.verify import select, verify
+from onnx import TensorProto, helper, numpy_helper
+from safetensors import safe_open
 
 Damage = Callable[[Path], None]
 
 
-def findings(path: Path, *, check: tuple[str, ...] = (), **options: Any) -> list[tuple[str, Finding]]:
+def findings(
+    path: Path, *, check: tuple[str, ...] = (), **options: Any
+) -> list[tuple[str, Finding]]:
     """All findings about a package, with ids."""
     return list(verify(Subject(str(path), Options(**options)), select(check)))
 

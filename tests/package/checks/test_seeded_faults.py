@@ -326,7 +326,9 @@ def not_a_number(root: Path) -> None:
 
 @fault("weights.sane")
 def matrix_of_zeros(root: Path) -> None:
-    poke(root, "decoder", "language_model.model.layers.2.mlp.up_proj.weight", lambda w: w.fill(-0.0))
+    poke(
+        root, "decoder", "language_model.model.layers.2.mlp.up_proj.weight", lambda w: w.fill(-0.0)
+    )
 
 
 @fault("weights.values", against="demo:shapes")

@@ -1,0 +1,205 @@
+"""The command as a process: records, exit codes, messages."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ntool import guard
+from ntool.lib.checkpoint.source import open_checkpoint
+from ntool.lib.package import export
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("verify") / "pkg"
+    export.write(export.plan(open_checkpoint("demo:shapes"), ["embedding", "vision_encoder"]), out)
+    return out
+
+
+@pytest.fixture
+def readme(package: Path) -> Iterator[Path]:
+    """A file that makes `layout.files` fail while it is there."""
+    path = package / "left-over.txt"
+    path.write_text("x")
+    yield path
+    path.unlink()
+
+
+@dataclass(frozen=True)
+class Done:
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def ntool(*arguments: object) -> Done:
+    """The command inside this process; `test_as_a_process` shows that it is the same outside."""
+    out, err = io.StringIO(), io.StringIO()
+    with redirect_stdout(out), redirect_stderr(err):
+        code = guard.run(["verify-package", *map(str, arguments)])
+    return Done(code, out.getvalue(), err.getvalue())
+
+
+def records(done: Done) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_as_a_process(package: Path) -> None:
+    arguments = ["verify-package", str(package), "--check", "layout.*", "--device", "cpu"]
+    done = subprocess.run(
+        [sys.executable, "-m", "ntool", *arguments], capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    inside = records(ntool(*arguments[1:]))
+    outside = [json.loads(line) for line in done.stdout.splitlines()]
+    for a, b in zip(inside, outside, strict=True):
+        a.pop("seconds", None), b.pop("seconds", None)
+        assert a == b
+
+
+def test_good_package(package: Path) -> None:
+    done = ntool(package, "--device", "cpu")
+    assert (done.returncode, done.stderr) == (0, "")
+    begin, *checks, summary, end = records(done)
+    assert begin["kind"] == "begin" and end["count"] == len(checks) + 1
+    assert {"id", "ok", "component", "expected", "actual", "message"} <= checks[0].keys()
+    assert {c["kind"] for c in checks} == {"check"} and all(c["message"] for c in checks)
+    assert summary["ok"] is True and summary["failed"] == 0
+    assert summary["passed"] + summary["not_applicable"] == len(checks)
+    assert any(c["id"] == "run.finite" and c["ok"] for c in checks)
+
+
+def test_a_fault_is_exit_1_with_one_line(package: Path, readme: Path) -> None:
+    done = ntool(package, "--check", "layout.*", "--device", "cpu")
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1
+    assert "findings: 1; the first: layout.files: left-over.txt" in done.stderr
+    *_, summary, end = records(done)
+    assert summary["failed_checks"] == ["layout.files"] and end["kind"] == "end"
+
+
+def test_selection(package: Path) -> None:
+    def ids(*arguments: str) -> set[str]:
+        found = records(ntool(package, *arguments))
+        return {r["id"] for r in found if r["kind"] == "check"}
+
+    assert ids("--check", "graph.parse", "--check", "flow.*") == {
+        "graph.parse",
+        "flow.ports",
+        "flow.tokens",
+    }
+    assert ids("--check", "flow.*", "--skip", "*.tokens") == {"flow.ports"}
+    assert not any(i.startswith("run.") for i in ids("--no-run", "--skip", "weights.*"))
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--check", "nothing.*"),
+        ("--skip", "nothing"),
+        ("--check", "run.*", "--no-run"),
+        ("--write-manifest", "--manifest", "x"),
+        ("--device", "tpu"),
+    ],
+)
+def test_wrong_use(package: Path, arguments: tuple[str, ...]) -> None:
+    done = ntool(package, *arguments)
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+
+
+def test_no_package(tmp_path: Path) -> None:
+    assert ntool(tmp_path).returncode == 4
+    assert ntool(tmp_path / "nope").returncode == 4
+    (tmp_path / "file.txt").write_text("x")
+    assert ntool(tmp_path / "file.txt").returncode == 4
+
+
+@pytest.mark.parametrize(
+    "text", ["{", "[]", '{"schema": 1, "schema": 2}', '{"a": NaN}', "[" * 5000, "\ufeff{}"]
+)
+def test_package_json_that_is_no_json(text: str, tmp_path: Path) -> None:
+    (tmp_path / "package.json").write_text(text)
+    done = ntool(tmp_path)
+    assert done.returncode == 3 and "Traceback" not in done.stderr
+    assert records(done)[-1]["kind"] == "error"
+
+
+def test_package_json_of_another_version(tmp_path: Path) -> None:
+    (tmp_path / "package.json").write_text('{"schema": "ntool-package/9"}')
+    done = ntool(tmp_path, "--check", "layout.schema")
+    assert done.returncode == 1 and "ntool-package/9" in done.stderr
+
+
+def test_print_schema() -> None:
+    done = ntool("--print-schema")
+    assert done.returncode == 0 and done.stderr == ""
+    schema = json.loads(done.stdout)
+    assert schema["properties"]["schema"]["const"] == "ntool-package/1"
+
+
+def test_schema_is_a_schema() -> None:
+    from jsonschema import Draft202012Validator
+    from ntool.lib.package.schema import schema
+
+    Draft202012Validator.check_schema(schema())
+
+
+def test_sums(package: Path, tmp_path: Path) -> None:
+    done = ntool(package, "--write-manifest", "--no-run")
+    sums = package / "SHA256SUMS"
+    try:
+        assert done.returncode == 0
+        assert [r["path"] for r in records(done) if r["kind"] == "file"] == ["SHA256SUMS"]
+        assert ntool(package, "--check", "data.hash").returncode == 0
+        kept = tmp_path / "sums"
+        kept.write_bytes(sums.read_bytes())
+        sums.unlink()
+        hashes = [
+            r for r in records(ntool(package, "--check", "data.hash")) if r["kind"] == "check"
+        ]
+        assert [r["ok"] for r in hashes] == [None]
+        assert ntool(package, "--check", "data.hash", "--manifest", kept).returncode == 0
+        lines = kept.read_text().splitlines()
+        kept.write_text("\n".join(lines[1:]) + "\n")
+        done = ntool(package, "--check", "data.hash", "--manifest", kept)
+        assert done.returncode == 1 and lines[0].split("  ")[1] in done.stderr
+        kept.write_text("not a sum\n")
+        assert ntool(package, "--check", "data.hash", "--manifest", kept).returncode == 1
+    finally:
+        sums.unlink(missing_ok=True)
+
+
+def test_sums_are_not_written_for_a_bad_package(package: Path, readme: Path) -> None:
+    done = ntool(package, "--write-manifest", "--no-run")
+    assert done.returncode == 1 and "SHA256SUMS not written" in done.stderr
+    assert not (package / "SHA256SUMS").exists()
+
+
+def test_against(package: Path) -> None:
+    done = ntool(package, "--check", "weights.values", "--against", "demo:shapes")
+    assert done.returncode == 0
+    assert all(r["ok"] for r in records(done) if r["kind"] == "check")
+    done = ntool(package, "--check", "weights.values", "--against", "nope/nope/nope")
+    assert done.returncode == 4
+
+
+def test_subset_of_components_is_a_package(package: Path) -> None:
+    """An export of two components has only their edges and tasks."""
+    done = ntool(package, "--check", "flow.ports", "--check", "weights.complete")
+    assert done.returncode == 0, done.stderr
+
+
+def test_table_and_csv(package: Path) -> None:
+    table = ntool(package, "--check", "layout.*", "--format", "table")
+    assert table.returncode == 0 and "layout.schema" in table.stdout
+    csv = ntool(package, "--check", "layout.*", "--format", "csv")
+    assert csv.returncode == 0 and csv.stdout.splitlines()[0].startswith("id,ok,component")
