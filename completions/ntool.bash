@@ -50,7 +50,7 @@ _ntool_takes() {
         'run-prefill --shift') kind=text ;;
         'run-prefill --t-eps') kind=text ;;
         'run-prefill --seed') kind=text ;;
-        'run-prefill --rng') kind=words choices='portable' ;;
+        'run-prefill --rng') kind=words choices='portable torch-cpu' ;;
         'run-prefill --latent') kind=file ;;
         'run-prefill --device') kind=words choices='auto cpu cuda' ;;
         'run-prefill --threads') kind=text ;;
@@ -80,7 +80,7 @@ _ntool_takes() {
         'sample-image --t-eps') kind=text ;;
         'sample-image --seed') kind=text ;;
         'sample-image --count') kind=text ;;
-        'sample-image --rng') kind=words choices='portable' ;;
+        'sample-image --rng') kind=words choices='portable torch-cpu' ;;
         'sample-image --latent') kind=file ;;
         'sample-image --save-latent') kind=file ;;
         'sample-image --trace') kind=file ;;

@@ -60,10 +60,10 @@ def package(plan: Plan) -> dict[str, Any]:
 
 
 def _needs(task: dict[str, Any]) -> set[str]:
+    """Components without which a task does not work; a chat works without pictures."""
     loop = task.get("loop", {})
-    return {*task["once"], *loop.get("each_step", []), *loop.get("each_step_and_branch", [])} - {
-        "vision_encoder"
-    }
+    needed = {*task["once"], *loop.get("each_step", []), *loop.get("each_step_and_branch", [])}
+    return needed if "img_cond" in task["prefixes"] else needed - {"vision_encoder"}
 
 
 def source(plan: Plan) -> dict[str, Any]:

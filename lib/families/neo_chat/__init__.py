@@ -16,6 +16,14 @@ COMPONENTS = (
 )
 GENERATION_COMPONENTS = ("image_gen_embedding", "image_gen_denoiser")
 """Components whose activations leave float16's range."""
-PIPELINES = ("chat", "text-to-image", "unconditional")
+PIPELINES = (
+    "chat",
+    "text-to-image",
+    "image-edit",
+    "images-only",
+    "unconditional",
+    "interleave",
+)
+"""Tasks that a package of all components can do."""
 SEMANTIC_REFERENCE = {"repository": "OpenSenseNova/SenseNova-U1", "revision": None}
 """Whose arithmetic the graphs reproduce; no revision is published for it."""

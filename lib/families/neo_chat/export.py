@@ -32,6 +32,7 @@ SAMPLER: dict[str, Any] = {
     "cfg_interval": [0.0, 1.0],
     "shift": 3.0,
     "t_eps": 0.02,
+    "seed": 42,
 }
 DEFAULTS: dict[str, dict[str, Any]] = {
     "chat": {"max_new_tokens": 1024},
@@ -41,6 +42,27 @@ DEFAULTS: dict[str, dict[str, Any]] = {
 }
 """Defaults of the published command line (docs/neo-chat.md 5.13). An edit has the shape of its
 first picture, at `target_pixels`."""
+
+
+LOOP: dict[str, Any] = {
+    "each_step": ["image_gen_embedding"],
+    "each_step_and_branch": ["image_gen_denoiser"],
+    "state": "z",
+    "prediction": "x0",
+    "velocity": "(x0 - z) / max(1 - t, t_eps)",
+    "update": "z + (t_next - t) * v",
+}
+EDIT_GUIDANCE = [
+    {"when": "not (lo == 0 or lo < t < hi)", "v": "cond"},
+    {"when": "cfg == 1 and img_cfg == 1", "v": "cond"},
+    {"when": "img_cfg == 1", "v": "img_cond + cfg * (cond - img_cond)"},
+    {"when": "cfg == img_cfg", "v": "uncond + cfg * (cond - uncond)"},
+    {
+        "when": "otherwise",
+        "v": "uncond + cfg * (cond - img_cond) + img_cfg * (img_cond - uncond)",
+    },
+]
+"""The first entry whose condition holds gives the velocity (docs/neo-chat.md 5.5)."""
 
 
 class NeoChat:
@@ -153,18 +175,42 @@ class NeoChat:
                 "text-to-image": {
                     "prefixes": {"cond": "text-to-image", "uncond": "unconditional"},
                     "once": prefill,
-                    "loop": {
-                        "each_step": ["image_gen_embedding"],
-                        "each_step_and_branch": ["image_gen_denoiser"],
-                        "state": "z",
-                        "prediction": "x0",
-                        "velocity": "(x0 - z) / max(1 - t, t_eps)",
-                        "update": "z + (t_next - t) * v",
+                    "loop": LOOP,
+                    "guidance": [
+                        {
+                            "when": "cfg > 1 and lo <= t <= hi",
+                            "v": "uncond + cfg * (cond - uncond)",
+                        },
+                        {"when": "otherwise", "v": "cond"},
+                    ],
+                    "noise_scale": self.noise(),
+                },
+                "image-edit": {
+                    "prefixes": {
+                        "cond": "image-edit",
+                        "img_cond": "images-only",
+                        "uncond": "unconditional",
                     },
-                    "guidance": {
-                        "when": "cfg > 1 and lo <= t <= hi",
-                        "v": "uncond + cfg * (cond - uncond)",
+                    "once": ["vision_encoder", *prefill],
+                    "loop": LOOP,
+                    "guidance": EDIT_GUIDANCE,
+                    "noise_scale": self.noise(),
+                },
+                "interleave": {
+                    "prefixes": {
+                        "cond": "interleave",
+                        "img_cond": "images-only",
+                        "uncond": "unconditional",
                     },
+                    "once": ["vision_encoder", *prefill],
+                    "decode": {
+                        "each_token": prefill,
+                        "stop_token": "<|im_end|>",
+                        "picture_token": "<img>",
+                        "reencode": ["vision_encoder", *prefill],
+                    },
+                    "loop": LOOP,
+                    "guidance": EDIT_GUIDANCE,
                     "noise_scale": self.noise(),
                 },
             },
