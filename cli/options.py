@@ -15,11 +15,19 @@ Source = Annotated[
     str,
     typer.Argument(
         metavar="SOURCE",
-        help="File or folder, OWNER/NAME[@REV] on the Hub, demo:shapes, or - for a record stream.",
+        help="Checkpoint: a file, a folder or demo:shapes.",
         show_default=False,
     ),
 ]
 Package = Annotated[str, typer.Argument(metavar="PKG", help="Package folder.", show_default=False)]
+Runnable = Annotated[
+    str,
+    typer.Argument(
+        metavar="PKG",
+        help="Package folder; or a checkpoint, exported once into the cache (NTOOL_CACHE).",
+        show_default=False,
+    ),
+]
 Output = Annotated[
     str, typer.Option("--output", "-o", metavar="PATH", help="Where to write.", show_default=False)
 ]
@@ -36,7 +44,9 @@ Exclude = Annotated[
 Device = Annotated[
     str, typer.Option("--device", metavar="DEVICE", help="auto, cpu, cuda or cuda:INDEX.")
 ]
-Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of the noise.")]
+Seed = Annotated[
+    int, typer.Option("--seed", min=0, max=2**64 - 1, metavar="N", help="Seed of the noise.")
+]
 Revision = Annotated[
     str | None,
     typer.Option(

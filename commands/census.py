@@ -80,6 +80,8 @@ def census(
     if source == against == "-":
         raise typer.BadParameter("only one of SOURCE and --against can be standard input")
     with no_collector(), console.stream(main="group", source=source) as stream:
+        expected = comparison.read_expected(expect) if expect is not None else None
+        other = inspection.read(against, max_header) if against is not None else None
         counted = inspection.read(source, max_header)
         names = frozenset(t.name for t in counted.tensors)
         family = recognise.recognise(counted.config, names)
@@ -89,8 +91,6 @@ def census(
             rules = recognise.group_rules(family), recognise.component_rules(family)
             wanted = by or (["family"] if family else ["prefix"])
             keys = [(b, grouping.key_for(b, *rules)) for b in wanted]
-        for label, key in keys:
-            stream.write_all("group", counting.groups(counted.tensors, label, key))
         components, found = recognise.completeness(family, counted.config, names)
         counted.problems += found
         summary = counting.summary(
@@ -101,12 +101,12 @@ def census(
             as_dtypes=as_dtype or (),
         )
         comparison.allow_missing(counted, allow_missing or ())
-        if against is not None:
-            other = inspection.read(against, max_header)
+        for label, key in keys:
+            stream.write_all("group", counting.groups(counted.tensors, label, key))
+        if other is not None and against is not None:
             counted.problems += [p for p in other.problems if p.malformed]
             counted.problems += comparison.differences(counted.tensors, other.tensors, against)
-        if expect is not None:
-            expected = comparison.read_expected(expect)
+        if expected is not None:
             counted.problems += comparison.unexpected(summary, expected)
         stream.write_all("problem", (p.record() for p in counted.problems))
         stream.write("summary", **summary)

@@ -23,12 +23,16 @@ def export_component(
         ),
     ] = None,
     output: Output = "",
-    dtype: Annotated[str, typer.Option("--dtype", help="auto or f32.")] = "auto",
+    dtype: Annotated[str, typer.Option("--dtype", metavar="DTYPE", help="auto or f32.")] = "auto",
     data: Annotated[
-        str, typer.Option("--data", help="How weights get into the package: auto or copy.")
+        str,
+        typer.Option(
+            "--data", metavar="HOW", help="How weights get into the package: auto or copy."
+        ),
     ] = "auto",
     shard_size: Annotated[
-        str, typer.Option("--shard-size", help="Largest data file, for example 5GB.")
+        str,
+        typer.Option("--shard-size", metavar="SIZE", help="Largest data file, for example 5GB."),
     ] = "5GB",
     force: Force = False,
     dry_run: DryRun = False,

@@ -8,11 +8,11 @@ from typing import Any
 
 from .. import sampler_options as o
 from ..console import console
-from ..options import Device, Package, Seed
+from ..options import Device, Runnable, Seed
 
 
 def run_prefill(
-    package: Package,
+    package: Runnable,
     prompt: o.Prompt = None,
     prompt_file: o.PromptFile = None,
     messages: o.Messages = None,

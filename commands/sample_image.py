@@ -11,7 +11,7 @@ import typer
 
 from .. import sampler_options as o
 from ..console import console
-from ..options import Device, Package, Seed
+from ..options import Device, Runnable, Seed
 
 Picture = Annotated[
     str,
@@ -22,7 +22,7 @@ Picture = Annotated[
 
 
 def sample_image(
-    package: Package,
+    package: Runnable,
     output: Picture,
     prompt: o.Prompt = None,
     image: o.Images = None,

@@ -65,7 +65,10 @@ def read_expected(path: str) -> dict[str, Any]:
     if not isinstance(value, dict) or value.get("kind", "summary") != "summary":
         found = type(value).__name__ if not isinstance(value, dict) else f"a {value['kind']} record"
         raise InputError(path, found=found, expected="a summary record or an object of its fields")
-    return {k: v for k, v in value.items() if k != "kind"}
+    fields = {k: v for k, v in value.items() if k != "kind"}
+    if not fields:
+        raise InputError(path, found="no field", expected="fields of a summary to compare")
+    return fields
 
 
 def unexpected(

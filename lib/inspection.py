@@ -19,6 +19,8 @@ from .records import Stream, dumps
 from .records import read as records_of_stream
 
 Record = dict[str, Any]
+HEADER_KINDS = {"tensor", "metadata", "config", "file"}
+"""Kinds that inspect-headers writes; a stream with none of them is of another command."""
 
 
 def wanted(name: str, include: Sequence[str] | None, exclude: Sequence[str] | None) -> bool:
@@ -153,8 +155,10 @@ def counted_records(lines: Iterable[Record]) -> Counted:
     named: list[str] = []
     configs: list[tuple[Record, str | None]] = []
     indexes: list[Record] = []
+    kinds: set[str] = set()
     for record in lines:
         kind = record["kind"]
+        kinds.add(kind)
         if kind == "tensor":
             tensor = _tensor(record)
             out.tensors.append(tensor)
@@ -181,6 +185,11 @@ def counted_records(lines: Iterable[Record]) -> Counted:
                 names = [n for n in record["tensors"] if isinstance(n, str)]
                 out.absent.setdefault(path, []).extend(names)
                 out.missing += names
+    if not kinds & HEADER_KINDS and kinds - {"begin", "end"}:
+        found = ", ".join(sorted(kinds - {"begin", "end"}))
+        raise InputError(
+            "standard input: records", found=found, expected="the output of inspect-headers"
+        )
     out.files = named or list(dict.fromkeys(t.file for t in out.tensors))
     if configs and all(c == configs[0] for c in configs):
         out.config, out.config_hash = configs[0]

@@ -213,5 +213,6 @@ class Checkpoint:
         """
         errors = [p for p in self.problems if p.severity == "error"]
         for problem in sorted(errors, key=lambda p: not p.malformed):
-            where = ": ".join(x for x in (problem.file, problem.name) if x)
+            file = problem.file if problem.file != os.path.basename(self.source) else None
+            where = ": ".join(x for x in (file, problem.name) if x)
             raise InputError(f"{self.source}: {where + ': ' if where else ''}{problem.message}")

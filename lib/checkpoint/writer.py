@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..errors import EnvironmentProblem, UsageProblem
+from ..errors import EnvironmentProblem, SourceNotFound, UsageProblem
 
 ALIGNMENT = 64
 """Bytes. Offsets that are multiples of it suit every vector unit and cuBLAS."""
@@ -209,11 +209,33 @@ def write_bytes(path: Path, data: bytes) -> None:
         os.fsync(f.fileno())
 
 
+def check_new_files(paths: Iterable[str]) -> None:
+    """Refuse output files that cannot be written, before the work that fills them.
+
+    Raises:
+        SourceNotFound: the folder is not there.
+        UsageProblem: a folder of that name, or two outputs of one name.
+        EnvironmentProblem: the folder is not writable.
+    """
+    seen: dict[str, str] = {}
+    for path in paths:
+        real = os.path.realpath(path)
+        if real in seen:
+            raise UsageProblem(f"outputs '{seen[real]}' and '{path}' are one file")
+        seen[real] = path
+        folder = os.path.dirname(real)
+        if not os.path.isdir(folder):
+            raise SourceNotFound(f"output '{path}': no folder '{os.path.dirname(path) or '.'}'")
+        if os.path.isdir(real):
+            raise UsageProblem(f"output '{path}' is a folder", expected="a file name")
+        if not os.access(folder, os.W_OK):
+            raise EnvironmentProblem(f"output '{path}': its folder cannot be written to")
+
+
 @contextmanager
 def new_file(out: Path) -> Iterator[Path]:
     """A temporary sibling of the file `out`, renamed onto it when the block ends, removed if it
     raises."""
-    out.parent.mkdir(parents=True, exist_ok=True)
     temporary = out.parent / f".{out.name}.ntool-{os.getpid()}.tmp"
     try:
         yield temporary

@@ -49,6 +49,7 @@ def package_of(source: str, note: Callable[[str], None]) -> Package:
     if is_package(source):
         return open_package(source)
     checkpoint = open_checkpoint(source)
+    checkpoint.refuse_if_broken()
     folder = cache_folder() / cache_key(checkpoint)
     if not is_package(folder):
         from . import export

@@ -84,7 +84,14 @@ def plan(
         InputError, SourceNotFound, Unsupported: the checkpoint, its config, a component name, a
             tensor or a type; named.
     """
+    if checkpoint.format == "package":
+        raise Unsupported(f"{checkpoint.source}: is a package already", expected="a checkpoint")
     checkpoint.refuse_if_broken()
+    if not checkpoint.config:
+        raise InputError(
+            f"{checkpoint.source}: no config.json beside the weights",
+            hint="give the checkpoint's folder",
+        )
     family = find(checkpoint.config, f"{checkpoint.source}: config.json")
     chosen = list(dict.fromkeys(names)) or list(family.COMPONENTS)
     for name in chosen:

@@ -43,6 +43,20 @@ class Package:
             )
         return self.root / inside(components[component]["graph"], f"{self.root}: {layout.MANIFEST}")
 
+    def check_data(self, component: str) -> None:
+        """Refuse a component whose data files are not all there; a runtime says it less plainly.
+
+        Raises:
+            InputError: names the file.
+        """
+        files = self.manifest["components"].get(component, {}).get("data", [])
+        for name in files if isinstance(files, list) else []:
+            if not (self.root / inside(name, f"{self.root}: {layout.MANIFEST}")).is_file():
+                raise InputError(
+                    f"{self.root}: data file '{name}' is missing",
+                    hint=f"ntool verify-package {self.root}",
+                )
+
     def manifest_processor(self) -> dict[str, Any]:
         """Content of processor.json.
 

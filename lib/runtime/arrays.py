@@ -27,6 +27,15 @@ def save(path: Path, arrays: dict[str, np.ndarray], metadata: dict[str, object])
     text = json.dumps(metadata, ensure_ascii=False, sort_keys=True)
     with new_file(path) as temporary:
         save_file(contiguous, temporary, metadata={"format": "np", METADATA: text})
+        os.chmod(
+            temporary, 0o666 & ~_umask()
+        )  # the library makes files that only the user can read
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
 
 
 def load(path: Path) -> tuple[dict[str, np.ndarray], dict[str, object]]:

@@ -135,7 +135,7 @@ def sample(
             trace.z.append(z.copy())
             trace.v.append(v.copy())
         if on_step is not None:
-            seconds = time.perf_counter() - started
+            seconds = round(time.perf_counter() - started, 6)
             on_step(Step(k, float(t[k]), float(t[k + 1]), rms["cond"], rms_v, seconds))
     return z
 

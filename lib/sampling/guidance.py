@@ -67,6 +67,9 @@ class Guidance:
         ):
             if not math.isfinite(value):
                 raise UsageProblem(name, found=value, expected="a finite number")
+        if self.interval[0] > self.interval[1]:
+            found = f"{self.interval[0]:g},{self.interval[1]:g}"
+            raise UsageProblem("cfg interval", found=found, expected="LO <= HI")
         if self.tile < 1:
             raise UsageProblem("tile", found=self.tile, expected="1 or more pixels")
 

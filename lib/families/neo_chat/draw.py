@@ -336,7 +336,8 @@ def pictures(
             sys.stdout.buffer if to_stdout else p.job.output, picture, words if recipe else None
         )
         if not to_stdout:
-            yield written(p.job.output, "picture")
+            about: dict[str, Any] = {k: words[k] for k in ("prompt", "seed") if k in words}
+            yield {**written(p.job.output, "picture"), "picture": index, **about}
         if sheet is not None:
             shown.append((picture, f"{words.get('prompt', '')} ({p.job.seed})"))
     if sheet is not None:

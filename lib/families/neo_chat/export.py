@@ -166,6 +166,7 @@ class NeoChat:
                 "image_start_token": "<img>",
                 "token_pixels": self.config.F,
             },
+            "noise_scale": self.noise(),
             "tasks": {
                 "chat": {
                     "prefixes": {"cond": "chat"},
@@ -183,7 +184,6 @@ class NeoChat:
                         },
                         {"when": "otherwise", "v": "cond"},
                     ],
-                    "noise_scale": self.noise(),
                 },
                 "image-edit": {
                     "prefixes": {
@@ -194,7 +194,6 @@ class NeoChat:
                     "once": ["vision_encoder", *prefill],
                     "loop": LOOP,
                     "guidance": EDIT_GUIDANCE,
-                    "noise_scale": self.noise(),
                 },
                 "interleave": {
                     "prefixes": {
@@ -211,7 +210,6 @@ class NeoChat:
                     },
                     "loop": LOOP,
                     "guidance": EDIT_GUIDANCE,
-                    "noise_scale": self.noise(),
                 },
             },
         }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -65,7 +64,6 @@ def from_lines(path: str, base: Job) -> list[Job]:
     Raises:
         SourceNotFound: no such file.
         InputError: a line is not a JSON object of known fields and types; names the line.
-        UsageProblem: two pictures of one name.
     """
     if path == "-":
         rows = list(_read(sys.stdin.buffer, "standard input"))
@@ -78,12 +76,7 @@ def from_lines(path: str, base: Job) -> list[Job]:
         raise InputError(f"{path}: no prompts")
     if base.output == "-":
         raise UsageProblem("--prompts and -o -", expected="a file name, which is numbered")
-    jobs = [_job(row, base, index, len(rows)) for index, row in enumerate(rows)]
-    outputs = [os.path.realpath(job.output) for job in jobs]
-    for output in outputs:
-        if outputs.count(output) > 1:
-            raise UsageProblem(f"{path}: two pictures are to be written to '{output}'")
-    return jobs
+    return [_job(row, base, index, len(rows)) for index, row in enumerate(rows)]
 
 
 def _job(row: dict[str, Any], base: Job, index: int, count: int) -> Job:

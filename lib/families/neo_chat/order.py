@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from ...checkpoint.writer import check_new_files
 from ...errors import UsageProblem
 from ...sampling.euler import Step
 from . import draw, jobs
@@ -45,6 +46,9 @@ class Order:
     def plans(self, pipeline: Pipeline) -> tuple[list[draw.Plan], Prefix | None]:
         """Every job checked, before anything is drawn, and the conditional prefix if one is
         given."""
+        files = [job.output for job in self.jobs if job.output != "-"]
+        files += [str(p) for p in (self.sheet, self.trace, self.save_latent) if p is not None]
+        check_new_files(files)
         cond = None
         if self.prefix is not None:
             cond = pipeline.read_prefix(self.prefix)
@@ -122,6 +126,8 @@ def _jobs(o: Mapping[str, Any], options: dict[str, Any]) -> list[jobs.Job]:
             raise UsageProblem(f"{', '.join(used)} with --prefix", expected="a prompt to apply to")
         request = Request("unconditional")  # stands in: the prefix file has the prompt behind it
     elif o["prompts"] is not None:
+        if o["count"] != 1:
+            raise UsageProblem("--count and --prompts", expected="one of them; a line has a seed")
         images = tuple(o["image"] or ())
         request = Request(
             "image-edit" if images else "text-to-image",

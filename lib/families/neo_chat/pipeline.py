@@ -25,6 +25,10 @@ from . import processor as pictures
 from . import prompts
 from .request import Request
 
+READING = ("embedding", "decoder")
+SEEING = ("vision_encoder", *READING)
+DRAWING = ("image_gen_embedding", "image_gen_denoiser")
+"""Components of a prefill, of one with pictures, and of the sampling loop."""
 THINK_TOKENS = 1024
 """Most tokens of a thought (docs/neo-chat.md 5.10)."""
 NUMPY_TYPES = {"tensor(float)": np.float32, "tensor(float16)": np.float16}
@@ -157,8 +161,24 @@ class Pipeline:
     def session(self, component: str) -> Session:
         """The loaded session of a component."""
         if component not in self._sessions:
+            self.package.check_data(component)
             self._sessions[component] = Session(self.package.graph(component), self._settings)
         return self._sessions[component]
+
+    def need(self, *components: str) -> None:
+        """Refuse a run that this package lacks components for.
+
+        Raises:
+            SourceNotFound: names what is missing and how to get it.
+        """
+        there = self.package.manifest["components"]
+        missing = [c for c in components if c not in there]
+        if missing:
+            raise SourceNotFound(
+                f"{self.package.root}: package lacks component {' and '.join(missing)}",
+                found=", ".join(there),
+                hint="export all components: ntool export-component SOURCE -o PKG",
+            )
 
     def release(self, *components: str) -> None:
         """Unload components that are not needed any more."""
@@ -167,6 +187,8 @@ class Pipeline:
 
     def defaults(self, task: str) -> dict[str, Any]:
         """The package's defaults for a task."""
+        if task not in self.package.manifest["defaults"]:
+            raise Unsupported(f"{self.package.root}: package.json has no defaults for task {task}")
         return dict(self.package.manifest["defaults"][task])
 
     # -- prompts to prefixes ------------------------------------------------------------------
@@ -175,6 +197,7 @@ class Pipeline:
         """Features of pictures, resized into (least, most) pixels."""
         if not images:
             return self.no_pictures()
+        self.need(*SEEING)
         loaded = [load_image(path) for path in images]
         made = [pictures.preprocess(image, *limits, self.sizes) for image in loaded]
         rows, grids = zip(*made, strict=True)
@@ -204,6 +227,7 @@ class Pipeline:
             InputError: ids outside the vocabulary; pictures and context tokens that do not match;
                 logits that are not finite.
         """
+        self.need(*(SEEING if request.images else READING))
         seen = pictures or self.encode(request.images, request.pixels())
         query = request.query if request.finished else request.template()
         prefix = self.prefill_query(
@@ -397,7 +421,8 @@ class Pipeline:
     def noise_scale(self, width: int, height: int) -> float:
         """Noise standard deviation for a picture size; refuses sizes that are no whole tokens."""
         pictures.check_size(width, height, self.token_pixels)
-        rule = self.package.manifest["workflow"]["tasks"]["text-to-image"]["noise_scale"]
+        self.need(*DRAWING)
+        rule = self.package.manifest["workflow"]["noise_scale"]
         return schedule.noise_scale(
             height // self.token_pixels,
             width // self.token_pixels,

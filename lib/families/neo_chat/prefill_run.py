@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from ...checkpoint.writer import check_new_files
 from ...errors import UsageProblem
 from ...sampling.euler import Step
 from ...sampling.image import recipe_text, write_png
 from . import draw, interleave, jobs
-from .pipeline import Pipeline
+from .pipeline import DRAWING, SEEING, Pipeline
 from .request import Request, from_options
 
 Row = tuple[str, dict[str, Any]]
@@ -27,6 +28,8 @@ def read_request(o: Mapping[str, Any]) -> Request:
     Raises:
         UsageProblem: options that contradict each other.
     """
+    if str(o["output"]) == "-":
+        raise UsageProblem("-o -: arrays are not piped", expected="a file name")
     used = [f"--{k.replace('_', '-')}" for k in SAMPLER if o[k] is not None]
     if used and o["task"] != "interleave":
         raise UsageProblem(f"{', '.join(used)} with task {o['task']}", expected="task interleave")
@@ -56,10 +59,12 @@ def run(
     if request.task == "interleave":
         yield from interleaved(pipeline, request, o, on_step)
         return
+    output = o["output"]
+    if output is not None:
+        check_new_files([str(output)])
     prefix = pipeline.prefill(request, all_logits=o["all_logits"])
     if request.think:
         yield "text", {"text": pipeline.think(prefix), "role": "thought"}
-    output = o["output"]
     if output is not None:
         for row in prefix.save(output):
             yield "tensor", {**row, "file": str(output)}
@@ -93,6 +98,8 @@ def interleaved(
     """
     if o["output"] is None:
         raise UsageProblem("task interleave draws pictures", expected="-o OUT.png")
+    pipeline.need(*SEEING, *DRAWING)
+    check_new_files([str(o["output"])])
     defaults = pipeline.defaults("interleave")
     options = jobs.options_of({**o, "size": None})
     start = draw.read_latent(o["latent"], options) if o["latent"] is not None else None
