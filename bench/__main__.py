@@ -10,6 +10,7 @@ import argparse
 import sys
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
+from itertools import chain
 from pathlib import Path
 
 from . import goldens, headers, loops, packages, report, startup
@@ -38,16 +39,17 @@ def chosen(patterns: list[str]) -> list[Row]:
     return [r for r in ROWS if not patterns or any(fnmatchcase(r.name, p) for p in patterns)]
 
 
-def measured(rows: list[Row], bench: Bench) -> Iterator[Line]:
-    """Lines of the rows; a row that cannot be measured says why and does not end the others."""
+def measured(rows: list[Row], bench: Bench) -> Iterator[tuple[str, Line]]:
+    """Table and line of all rows; one that cannot be measured says why, no more."""
     for row in rows:
         print(f"bench: {row.name}", file=sys.stderr)
         try:
-            yield from row.lines(bench)
+            for line in row.lines(bench):
+                yield row.table, line
         except Skipped as e:
-            yield Line(row.name, str(e), verdict="skipped")
+            yield row.table, Line(row.name, str(e), verdict="skipped")
         except Failed as e:
-            yield Line(row.name, str(e), verdict="failed")
+            yield row.table, Line(row.name, str(e), verdict="failed")
 
 
 def main() -> int:
@@ -69,20 +71,20 @@ def main() -> int:
             print(f"{row.name.ljust(width)}  {row.what}")
         return 0
     bench = Bench(options.runs)
-    lines = []
+    tables: dict[str, list[Line]] = {}
     try:
-        for line in measured(rows, bench):
-            lines.append(line)
+        for table, line in measured(rows, bench):
+            tables.setdefault(table, []).append(line)
             print(f"bench:   {line.row}: {line.measured} [{line.verdict}]", file=sys.stderr)
     finally:
         bench.close()
-    for text in aligned(lines):
+    for text in aligned(chain(*tables.values())):
         print(text)
     if options.write is not None:
         words = ["python -m bench", *options.rows]
         words += [f"--runs {options.runs}"] if options.runs != 5 else []
         try:
-            report.write(options.write, report.page(lines, " ".join(words), options.runs))
+            report.write(options.write, report.page(tables, " ".join(words), options.runs))
         except (OSError, ValueError) as e:
             parser.error(str(e))
     return 0

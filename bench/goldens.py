@@ -44,6 +44,11 @@ CASES = {
     "demo-shapes": ("demo:shapes", DATA / "demo-shapes" / "goldens"),
 }
 ROWS = tuple(
-    Row(f"goldens-{name}", f"accuracy on the goldens of {name}", partial(accuracy, name, *where))
+    Row(
+        f"goldens-{name}",
+        f"accuracy on the goldens of {name}",
+        partial(accuracy, name, *where),
+        "Accuracy",
+    )
     for name, where in CASES.items()
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -36,8 +36,8 @@ def machine() -> str:
     return f"{kind}, {os.cpu_count()} cores, {memory:.0f} GiB of memory, CPU provider"
 
 
-def page(lines: Sequence[Line], command: str, runs: int) -> str:
-    """Everything that stands between the markers."""
+def page(tables: Mapping[str, Sequence[Line]], command: str, runs: int) -> str:
+    """Everything that stands between the markers: what was run, where, and a table a heading."""
     body = [
         BEGIN,
         f"Measured with `{command}`: medians of {runs} runs after one that is not counted.",
@@ -46,10 +46,10 @@ def page(lines: Sequence[Line], command: str, runs: int) -> str:
         "",
         f"Versions: {versions()}.",
         "",
-        *markdown(lines),
-        END,
     ]
-    return "\n".join(body)
+    for heading, lines in tables.items():
+        body += [f"## {heading}", "", *markdown(lines), ""]
+    return "\n".join([*body, END])
 
 
 def write(path: Path, text: str) -> None:

@@ -32,11 +32,16 @@ COLUMNS = tuple(f.name for f in fields(Line))
 
 @dataclass(frozen=True)
 class Row:
-    """A named measurement; it may have several lines."""
+    """A named measurement; it may have several lines.
+
+    Attributes:
+        table: heading of the table that they are shown in on a page.
+    """
 
     name: str
     what: str
     lines: Callable[[Bench], Iterable[Line]]
+    table: str = "Costs"
 
 
 class Bench:

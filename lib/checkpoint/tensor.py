@@ -185,8 +185,11 @@ class Checkpoint:
         """Absolute path of a file of the checkpoint."""
         return os.path.join(self.root, relative)
 
-    def bands(self, tensor: Tensor, nbytes: int = 8 << 20) -> Iterator[bytes]:
+    def bands(self, tensor: Tensor, nbytes: int = 1 << 20) -> Iterator[bytes]:
         """The payload of a tensor in pieces of at most `nbytes` bytes, in order.
+
+        A megabyte: the memory of larger pieces goes back to the system each time, and getting it
+        again costs more than reading into it.
 
         Raises:
             InputError: the file ends before the payload does.

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import random
 from pathlib import Path
 
 import pytest
@@ -112,6 +113,39 @@ def test_unreadable_shard_is_one_problem(model: Path) -> None:
     got = open_checkpoint(str(model))
     assert errors(got) == [("not-safetensors", TWO, None)]
     assert got.missing == []
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_index_and_headers_are_compared_name_by_name(tmp_path: Path, seed: int) -> None:
+    """Against the definition: a name is in the file that the index names, or that is told."""
+    rng = random.Random(seed)
+    files = [f"{letter}.safetensors" for letter in "xyz"]
+    names = list("abcdef")
+    named = {n: rng.choice(files) for n in rng.sample(names, rng.randint(1, 6))}
+    held = {f: rng.sample(names, rng.randint(1, 4)) for f in files}
+    for n, f in named.items():  # most are where they belong
+        if rng.random() < 0.7 and n not in held[f]:
+            held[f].append(n)
+    for f, inside in held.items():
+        shard(tmp_path / f, *inside)
+    index(tmp_path / INDEX, named)
+    read = list(dict.fromkeys(named.values()))
+    homes = {n: [f for f in read if n in held[f]] for n in names}
+    kept = {n: named[n] if named.get(n) in h else h[0] for n, h in homes.items() if h}
+
+    got = open_checkpoint(str(tmp_path))
+    assert {n: t.file for n, t in got.tensors.items()} == kept
+    assert sorted(got.orphans) == sorted(n for n in kept if n not in named)
+    assert sorted(got.missing) == sorted(n for n in named if not homes[n])
+    found: dict[str, list[str | None]] = {}
+    for problem in got.problems:
+        found.setdefault(problem.code, []).append(problem.name)
+    assert sorted(map(str, found.get("misplaced-tensor", []))) == sorted(
+        n for n in named if n in kept and kept[n] != named[n]
+    )
+    assert sorted(map(str, found.get("duplicate-tensor", []))) == sorted(
+        n for n, h in homes.items() if len(h) > 1
+    )
 
 
 def test_duplicate_across_shards(model: Path) -> None:
