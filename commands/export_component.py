@@ -23,7 +23,25 @@ def export_component(
         ),
     ] = None,
     output: Output = "",
-    dtype: Annotated[str, typer.Option("--dtype", metavar="DTYPE", help="auto or f32.")] = "auto",
+    dtype: Annotated[
+        str, typer.Option("--dtype", metavar="DTYPE", help="auto, f32, f16 or bf16.")
+    ] = "auto",
+    set_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="COMPONENT=DTYPE", help="Another dtype for one component. Repeatable."
+        ),
+    ] = None,
+    ep: Annotated[
+        str,
+        typer.Option(
+            "--ep", metavar="PROVIDER", help="Meant for: default, cpu, cuda or onnx-standard."
+        ),
+    ] = "default",
+    force_f16: Annotated[
+        bool,
+        typer.Option("--force-f16", help="Allow f16 for generation, which ends as NaN. To try."),
+    ] = False,
     data: Annotated[
         str,
         typer.Option(
@@ -51,7 +69,14 @@ def export_component(
     with console.stream(main="file", source=source, format="package") as out:
         checkpoint = open_checkpoint(source)
         plan = export.plan(
-            checkpoint, components or (), dtype=dtype, shard_nbytes=limit, dry_run=dry_run
+            checkpoint,
+            components or (),
+            dtype=dtype,
+            dtypes=export.parse_dtypes(set_ or ()),
+            provider=ep,
+            force_f16=force_f16,
+            shard_nbytes=limit,
+            dry_run=dry_run,
         )
         for problem in checkpoint.problems:
             out.write("problem", **problem.record())
@@ -65,28 +90,9 @@ def export_component(
                 out.write(
                     "file", path=f"{component.name}/{file.name}", nbytes=file.nbytes, role="data"
                 )
-        bindings = [b for c in plan.components for b in c.bindings.values()]
         out.write(
             "summary",
-            components={
-                c.name: {
-                    "nodes": len(c.graph.nodes),
-                    "initializers": len(c.graph.initializers),
-                    "bound": len(c.bindings),
-                    "dtype": c.dtype,
-                    "nbytes": sum(f.nbytes for f in c.files),
-                }
-                for c in plan.components
-            },
-            nodes=sum(len(c.graph.nodes) for c in plan.components),
-            initializers=sum(len(c.graph.initializers) for c in plan.components),
-            source_tensors=len(checkpoint.tensors),
-            copied=sum(b.action == "copied" for b in bindings),
-            converted=sum(b.action == "converted" for b in bindings),
-            bytes_linked=0,
-            bytes_written=0 if dry_run else plan.nbytes,
-            bytes_planned=plan.nbytes,
-            dry_run=dry_run,
+            **export.summary(plan, written=not dry_run),
             peak_rss=peak_rss(),
             seconds=round(time.monotonic() - started, 3),
         )

@@ -24,7 +24,7 @@ class Entry:
     dtype: str
     shape: tuple[int, ...]
     nbytes: int
-    bands: Callable[[], Iterable[bytes]]
+    bands: Callable[[], Iterable[bytes | memoryview]]
 
 
 @dataclass(frozen=True)

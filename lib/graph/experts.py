@@ -50,7 +50,7 @@ def sparse_mlp(g: Graph, x: Value, experts: int, top: int, width: int, renormali
         for name, shape in shapes.items()
     ]
     body = bank.body("expert")
-    y = body.input(f"{bank.scope}sum_in", x.dtype, ["rows", D])
+    y = body.input(f"{bank.scope}sum_in", FLOAT, ["rows", D])
     gate, up, down = (
         body.input(f"{bank.scope}{name}", x.dtype, shape) for name, shape in shapes.items()
     )
@@ -63,17 +63,14 @@ def sparse_mlp(g: Graph, x: Value, experts: int, top: int, width: int, renormali
     h = some.Mul(silu(some, some.Gemm(mine, gate, transB=1)), some.Gemm(mine, up, transB=1))
     share = some.Unsqueeze(some.Gather(weight, index), [1])  # [n, 1]
     part = some.Mul(some.Gemm(h, down, transB=1), share)
+    part = some.Cast(part, to=FLOAT) if part.dtype != FLOAT else part
     grown = some.ScatterND(y, some.Unsqueeze(index, [1]), part, reduction="add")
     some.output(f"{bank.scope}sum_some", grown)
     none.output(f"{bank.scope}sum_none", none.Identity(y))
     chosen = body.Squeeze(body.Greater(count, 0), [0], shape=[])
     total = body.op("If", chosen, then_branch=some, else_branch=none)
     body.output(f"{bank.scope}sum_out", total)
-    start = g.Expand(g.constant(np.zeros((), _numpy_type(x))), g.Shape(x), shape=["rows", D])
-    return g.op("Scan", start, *banks, weights, body=body, num_scan_inputs=4)
-
-
-def _numpy_type(x: Value) -> np.dtype:
-    from onnx import helper
-
-    return helper.tensor_dtype_to_np_dtype(x.dtype)
+    # summed in float32: 16-bit sums lose digits, and have no kernel on every provider
+    start = g.Expand(g.constant(np.float32(0)), g.Shape(x), shape=["rows", D])
+    total = g.op("Scan", start, *banks, weights, body=body, num_scan_inputs=4)
+    return g.Cast(total, to=x.dtype) if x.dtype != FLOAT else total

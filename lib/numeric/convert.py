@@ -1,35 +1,135 @@
 """Streaming conversion between float formats, band by band, NumPy only.
 
-Widening is exact. Names are those of the safetensors format.
+Widening is exact. Narrowing rounds to nearest, ties to even; what a narrower format cannot hold is
+counted, and values beyond its range are refused. Names are those of the safetensors format.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import numpy as np
 
-from ..errors import Unsupported
+from ..errors import InputError, Unsupported
 
-ITEM = {"F32": 4, "BF16": 2, "F16": 2, "F64": 8}
+ITEM = {"F32": 4, "BF16": 2, "F16": 2}
+F16_MAX = 65504.0
+"""Largest finite float16; what rounds beyond it is infinite (IEEE 754 binary16)."""
+
+Band: TypeAlias = "bytes | memoryview[int]"
+
+
+@dataclass
+class Tally:
+    """What a narrowing conversion met.
+
+    Attributes:
+        overflow: values that the new type has no finite number for.
+        flushed: values that are not zero and became zero.
+        subnormal: values that became subnormal, with fewer digits than the type has.
+        largest: greatest magnitude met.
+    """
+
+    overflow: int = 0
+    flushed: int = 0
+    subnormal: int = 0
+    largest: float = 0.0
+
+    def fields(self) -> dict[str, Any]:
+        """For the loading report."""
+        return {
+            "largest": float(f"{self.largest:.6g}"),
+            "flushed_to_zero": self.flushed,
+            "subnormal": self.subnormal,
+        }
 
 
 def bf16_to_f32(codes: np.ndarray) -> np.ndarray:
     """bfloat16 codes (uint16) to float32, exact: the code is the upper half of the float32."""
-    return (codes.astype(np.uint32) << np.uint32(16)).view(np.float32)
+    halves = np.zeros((codes.size, 2), "<u2")
+    halves[:, 1] = codes
+    return halves.view("<f4").reshape(codes.shape)
 
 
-def _bf16_f32(band: bytes) -> bytes:
-    return bf16_to_f32(np.frombuffer(band, "<u2")).tobytes()
+def f32_to_bf16(values: np.ndarray) -> np.ndarray:
+    """float32 to bfloat16 codes (uint16), to nearest, ties to even; NaN stays NaN.
+
+    Adding 0x7FFF plus the lowest bit that stays carries into it exactly when the half below is
+    above a tie, or is a tie and the bit is odd.
+    """
+    bits = values.view("<u4")
+    rounded = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
+    codes = rounded.astype("<u2")
+    nan = np.isnan(values)
+    if nan.any():  # the sum would carry a NaN into infinity or zero
+        codes[nan] = ((bits[nan] >> np.uint32(16)) | np.uint32(0x40)).astype("<u2")
+    return codes
 
 
-def _f16_f32(band: bytes) -> bytes:
-    return np.frombuffer(band, "<f2").astype("<f4").tobytes()
+def _bytes(values: np.ndarray) -> memoryview[int]:
+    return memoryview(values.data).cast("B")
 
 
-RULES: dict[tuple[str, str], Callable[[bytes], bytes]] = {
-    ("BF16", "F32"): _bf16_f32,
-    ("F16", "F32"): _f16_f32,
+def _widen_bf16(band: Band, tally: Tally) -> Band:
+    return _bytes(bf16_to_f32(np.frombuffer(band, "<u2")))
+
+
+def _widen_f16(band: Band, tally: Tally) -> Band:
+    return _bytes(np.frombuffer(band, "<f2").astype("<f4"))
+
+
+def _f32_bf16(band: Band, tally: Tally) -> Band:
+    return _bytes(_narrow_bf16(np.frombuffer(band, "<f4"), tally))
+
+
+def _f16_bf16(band: Band, tally: Tally) -> Band:
+    return _bytes(_narrow_bf16(np.frombuffer(band, "<f2").astype("<f4"), tally))
+
+
+def _bf16_f16(band: Band, tally: Tally) -> Band:
+    return _bytes(_narrow_f16(bf16_to_f32(np.frombuffer(band, "<u2")), tally))
+
+
+def _f32_f16(band: Band, tally: Tally) -> Band:
+    return _bytes(_narrow_f16(np.frombuffer(band, "<f4"), tally))
+
+
+def _narrow_bf16(values: np.ndarray, tally: Tally) -> np.ndarray:
+    codes = f32_to_bf16(values)
+    _count(values, bf16_to_f32(codes), float(np.finfo(np.float32).tiny), tally)
+    return codes
+
+
+def _narrow_f16(values: np.ndarray, tally: Tally) -> np.ndarray:
+    with np.errstate(over="ignore"):
+        narrow = values.astype("<f2")
+    _count(values, narrow, 2.0**-14, tally)
+    return narrow
+
+
+def _count(values: np.ndarray, narrow: np.ndarray, normal: float, tally: Tally) -> None:
+    """Add what became of a band to the tally; `normal` is the least normal magnitude."""
+    if not values.size:
+        return
+    magnitude = np.abs(values)
+    tally.largest = max(tally.largest, float(magnitude.max()))
+    tally.overflow += int(np.count_nonzero(~np.isfinite(narrow)))
+    if magnitude.min() < normal:
+        small = (magnitude < normal) & (values != 0)
+        zero = small & (narrow == 0)
+        tally.flushed += int(np.count_nonzero(zero))
+        tally.subnormal += int(np.count_nonzero(small & ~zero))
+
+
+RULES: dict[tuple[str, str], Callable[[Band, Tally], Band]] = {
+    ("BF16", "F32"): _widen_bf16,
+    ("F16", "F32"): _widen_f16,
+    ("F32", "BF16"): _f32_bf16,
+    ("F16", "BF16"): _f16_bf16,
+    ("F32", "F16"): _f32_f16,
+    ("BF16", "F16"): _bf16_f16,
 }
 """(stored, wanted) -> a function on whole elements."""
 
@@ -44,17 +144,38 @@ def check(stored: str, wanted: str, name: str) -> None:
         raise Unsupported(f"tensor '{name}': cannot convert {stored} to {wanted}")
 
 
-def convert(bands: Iterable[bytes], stored: str, wanted: str) -> Iterator[bytes]:
+def narrows(stored: str, wanted: str) -> bool:
+    """Whether a conversion can lose digits or range."""
+    return stored != wanted and wanted != "F32"
+
+
+def convert(
+    bands: Iterable[Band], stored: str, wanted: str, name: str = "", tally: Tally | None = None
+) -> Iterator[Band]:
     """Bands of `stored` elements as bands of `wanted` elements; unchanged when the two are equal.
 
     A band may end inside an element; the rest is carried into the next.
+
+    Args:
+        name: of the tensor, for messages.
+        tally: filled with what a narrowing conversion meets.
+    Raises:
+        InputError: after the last band, when values were beyond the range of `wanted`.
     """
     if stored == wanted:
         yield from bands
         return
+    met = tally if tally is not None else Tally()
     rule, item, rest = RULES[stored, wanted], ITEM[stored], b""
     for band in bands:
-        band = rest + band if rest else band
+        if rest:
+            band = rest + bytes(band)
         whole = len(band) // item * item
-        rest = band[whole:]
-        yield rule(band[:whole])
+        rest = bytes(band[whole:])
+        yield rule(band[:whole], met)
+    if met.overflow:
+        raise InputError(
+            f"tensor '{name}': values beyond the range of {wanted}",
+            found=f"{met.overflow}, the largest {met.largest:.6g}",
+            expected="none",
+        )

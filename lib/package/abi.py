@@ -45,7 +45,12 @@ def abi_findings(
         wanted = dict(ports)
         if side in abi.CACHE_PORTS.get(component, ()):
             key = side[:-1]
-            wanted |= {e[key]: (e["dtype"], _cache_shape(e, key)) for e in manifest["cache"]}
+            # who only reads the cache may have another float type: an edge's cast says so
+            makes = "outputs" in abi.CACHE_PORTS[component]
+            wanted |= {
+                e[key]: (e["dtype"] if makes else "float", _cache_shape(e, key))
+                for e in manifest["cache"]
+            }
         have = {p["name"]: p for p in found[side]}
         for name in [*wanted, *(n for n in have if n not in wanted)]:
             text = f"{file}: {side[:-1]} '{name}' of {manifest['family']}'s {component}"

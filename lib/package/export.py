@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -25,16 +25,19 @@ from ..checkpoint.writer import (
     write_bytes,
     write_file,
 )
-from ..errors import InputError, SourceNotFound, Unsupported
+from ..errors import InputError, SourceNotFound, Unsupported, UsageProblem
 from ..families import find
 from ..graph.builder import IR_VERSION, OPSET, Graph
-from ..numeric.convert import convert
+from ..numeric.convert import Band, Tally, convert, narrows
 from . import layout, manifest
 from .bindings import Binding, Bindings
 
 SHARD_NBYTES = 5_000_000_000
-DTYPES = {"f32": TensorProto.FLOAT}
+DTYPES = {"f32": TensorProto.FLOAT, "f16": TensorProto.FLOAT16, "bf16": TensorProto.BFLOAT16}
 """Element types that components can be exported as."""
+STORED = {"F32": "f32", "F16": "f16", "BF16": "bf16"}
+PROVIDERS = ("default", "cpu", "cuda", "onnx-standard")
+"""Execution providers that a package can be meant for; all graphs use standard operators alone."""
 
 
 @dataclass
@@ -46,6 +49,8 @@ class Component:
     graph: Graph
     bindings: dict[str, Binding]
     dtype: str
+    forced: bool = False
+    tallies: dict[str, Tally] = field(default_factory=dict)
     files: list[DataFile] = field(default_factory=list)
     placed: dict[str, Placed] = field(default_factory=dict)
 
@@ -59,6 +64,7 @@ class Plan:
     model: Any
     components: list[Component]
     tokens: dict[str, int]
+    provider: str
     notes: list[str]
     all_bindings: dict[str, dict[str, Binding]]
 
@@ -73,6 +79,9 @@ def plan(
     names: Iterable[str] = (),
     *,
     dtype: str = "auto",
+    dtypes: Mapping[str, str] | None = None,
+    provider: str = "default",
+    force_f16: bool = False,
     shard_nbytes: int = SHARD_NBYTES,
     dry_run: bool = False,
 ) -> Plan:
@@ -80,6 +89,12 @@ def plan(
 
     No payload byte is read.
 
+    Args:
+        dtype: `f32`, `f16`, `bf16`, or `auto`: float32, but on CUDA the checkpoint's own type for
+            components that do not generate.
+        dtypes: component -> its own dtype.
+        provider: one of PROVIDERS.
+        force_f16: allow float16 for generation, whose activations leave its range.
     Raises:
         InputError, SourceNotFound, Unsupported: the checkpoint, its config, a component name, a
             tensor or a type; named.
@@ -99,24 +114,64 @@ def plan(
             raise SourceNotFound(
                 f"component '{name}'", expected=f"one of {', '.join(family.COMPONENTS)}"
             )
-    code = "f32" if dtype == "auto" else dtype
-    if code not in DTYPES:
-        raise Unsupported(f"--dtype {dtype}", expected="auto or f32")
+    if provider not in PROVIDERS:
+        raise UsageProblem("--ep", found=provider, expected=" or ".join(PROVIDERS))
+    own = dict(dtypes or {})
+    for name in own:
+        if name not in family.COMPONENTS:
+            raise SourceNotFound(f"--set {name}", expected=f"one of {', '.join(family.COMPONENTS)}")
     model = import_module(f"{family.__name__}.export").NeoChat(checkpoint)
     notes: list[str] = []
     tokens = _special_tokens(checkpoint, model, dry_run, notes)
     components, every = [], {}
     for name in family.COMPONENTS:
+        code = own.get(name, dtype)
+        code = _auto(checkpoint, family, name, provider) if code == "auto" else code
+        if code not in DTYPES:
+            raise UsageProblem("dtype", found=code, expected=f"auto or {' or '.join(DTYPES)}")
+        generates = name in family.GENERATION_COMPONENTS
+        if code == "f16" and generates and not force_f16 and name in chosen:
+            raise Unsupported(
+                f"{name} in f16: its activations leave the range of float16, and end as NaN",
+                expected="f32 or bf16",
+                hint=f"--set {name}=f32; --force-f16 for experiments",
+            )
         bindings = Bindings(checkpoint, model.rename)
         graph = model.build(name, bindings, DTYPES[code], tokens)
         every[name] = bindings.bound
         if name in chosen:
-            component = Component(name, graph, bindings.bound, code)
-            entries = [_entry(checkpoint, b) for b in bindings.bound.values()]
+            component = Component(name, graph, bindings.bound, code, code == "f16" and generates)
+            entries = [_entry(checkpoint, b, component) for b in bindings.bound.values()]
             component.files, component.placed = plan_files(entries, shard_nbytes)
             components.append(component)
     _refuse_unknown(checkpoint, every)
-    return Plan(checkpoint, family, model, components, tokens, notes, every)
+    return Plan(checkpoint, family, model, components, tokens, provider, notes, every)
+
+
+def summary(plan: Plan, *, written: bool) -> dict[str, Any]:
+    """Fields of the `summary` record of an export, without its time and memory."""
+    bindings = [b for c in plan.components for b in c.bindings.values()]
+    return {
+        "components": {
+            c.name: {
+                "nodes": len(c.graph.nodes),
+                "initializers": len(c.graph.initializers),
+                "bound": len(c.bindings),
+                "dtype": c.dtype,
+                "nbytes": sum(f.nbytes for f in c.files),
+            }
+            for c in plan.components
+        },
+        "nodes": sum(len(c.graph.nodes) for c in plan.components),
+        "initializers": sum(len(c.graph.initializers) for c in plan.components),
+        "source_tensors": len(plan.checkpoint.tensors),
+        "copied": sum(b.action == "copied" for b in bindings),
+        "converted": sum(b.action == "converted" for b in bindings),
+        "bytes_linked": 0,
+        "bytes_written": plan.nbytes if written else 0,
+        "bytes_planned": plan.nbytes,
+        "dry_run": not written,
+    }
 
 
 def write(
@@ -188,10 +243,39 @@ def _json(value: Any) -> bytes:
     return (json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
 
 
-def _entry(checkpoint: Checkpoint, b: Binding) -> Entry:
-    def bands() -> Iterable[bytes]:
+def parse_dtypes(pairs: Iterable[str]) -> dict[str, str]:
+    """`COMPONENT=DTYPE` options as a table.
+
+    Raises:
+        UsageProblem: no such form, or a component twice.
+    """
+    found: dict[str, str] = {}
+    for pair in pairs:
+        name, equals, code = pair.partition("=")
+        if not equals or not name or name in found:
+            raise UsageProblem("--set", found=pair, expected="COMPONENT=DTYPE, each once")
+        found[name] = code
+    return found
+
+
+def _auto(checkpoint: Checkpoint, family: Any, component: str, provider: str) -> str:
+    """float32; on CUDA the type of most of the checkpoint's parameters, but for generation."""
+    if provider != "cuda" or component in family.GENERATION_COMPONENTS:
+        return "f32"
+    counts: dict[str, int] = {}
+    for t in checkpoint.tensors.values():
+        counts[t.dtype] = counts.get(t.dtype, 0) + t.params
+    return STORED.get(max(counts, key=lambda d: counts[d]), "f32")
+
+
+def _entry(checkpoint: Checkpoint, b: Binding, component: Component) -> Entry:
+    def bands() -> Iterable[Band]:
         for tensor in b.sources:
-            yield from convert(checkpoint.bands(tensor), tensor.dtype, b.dtype)
+            tally = Tally()
+            if narrows(tensor.dtype, b.dtype):
+                component.tallies[tensor.name] = tally
+            stored = checkpoint.bands(tensor)
+            yield from convert(stored, tensor.dtype, b.dtype, tensor.name, tally)
 
     return Entry(b.name, b.dtype, b.shape, b.nbytes, bands)
 

@@ -35,7 +35,7 @@ def package(plan: Plan) -> dict[str, Any]:
     names = [c.name for c in plan.components]
     workflow = model.workflow()
     workflow["edges"] = [
-        e
+        _cast(e, plan)
         for e in workflow["edges"]
         if e["from"].split(".")[0] in names and e["to"].split(".")[0] in names
     ]
@@ -48,8 +48,8 @@ def package(plan: Plan) -> dict[str, Any]:
         "variant": model.variant(),
         "source": source(plan),
         "semantic_reference": plan.family.SEMANTIC_REFERENCE,
-        "components": {c.name: component(c) for c in plan.components},
-        "cache": model.cache("float32") if "decoder" in names else [],
+        "components": {c.name: component(c, plan.provider) for c in plan.components},
+        "cache": model.cache(cache_dtype(plan)) if "decoder" in names else [],
         "workflow": workflow,
         "special_tokens": plan.tokens,
         "defaults": model.defaults(),
@@ -57,6 +57,13 @@ def package(plan: Plan) -> dict[str, Any]:
         "tokenizer": layout.TOKENIZER,
         "vocab_size": model.config.llm.V,
     }
+
+
+def _cast(edge: dict[str, Any], plan: Plan) -> dict[str, Any]:
+    """The edge, with the type that its values are cast to where the two components differ."""
+    dtypes = {c.name: FLOATS[c.dtype] for c in plan.components}
+    start, end = dtypes[edge["from"].split(".")[0]], dtypes[edge["to"].split(".")[0]]
+    return edge if start == end else {**edge, "cast": end}
 
 
 def _needs(task: dict[str, Any]) -> set[str]:
@@ -81,13 +88,20 @@ def source(plan: Plan) -> dict[str, Any]:
     }
 
 
-def component(c: Component) -> dict[str, Any]:
+def cache_dtype(plan: Plan) -> str:
+    """Element type of the key/value cache: the decoder's, else that of its reader."""
+    by_name = {c.name: c for c in plan.components}
+    c = by_name.get("decoder") or by_name.get("image_gen_denoiser")
+    return FLOATS[c.dtype] if c else "float32"
+
+
+def component(c: Component, provider: str) -> dict[str, Any]:
     """One entry of `components`."""
-    return {
+    entry: dict[str, Any] = {
         "graph": f"{c.name}/{layout.GRAPH}",
         "opset": OPSET,
         "ir_version": IR_VERSION,
-        "execution_provider": "default",
+        "execution_provider": provider,
         "weight_dtype": FLOATS[c.dtype],
         "compute_dtype": FLOATS[c.dtype],
         "inputs": [_port(v) for v in c.graph.inputs],
@@ -95,6 +109,9 @@ def component(c: Component) -> dict[str, Any]:
         "data": [f"{c.name}/{f.name}" for f in c.files],
         "unsupported_token_ids": [],
     }
+    if c.forced:
+        entry["forced_f16"] = True
+    return entry
 
 
 def _port(v: Value) -> dict[str, Any]:
@@ -140,6 +157,9 @@ def weight_report(plan: Plan) -> dict[str, Any]:
                 }
                 if b.reason:
                     entry["renamed"] = b.reason
+                tally = written[name].tallies.get(tensor.name)
+                if tally is not None:
+                    entry["range"] = tally.fields()
                 targets.setdefault(tensor.name, []).append(entry)
                 actions[tensor.name] = "copied" if tensor.dtype == b.dtype else "converted"
     rows = []

@@ -6,12 +6,14 @@ onnxruntime is imported when the first session is made, not before.
 from __future__ import annotations
 
 import ctypes
+import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import ml_dtypes
 import numpy as np
 
 from ..errors import EnvironmentProblem, InputError, NtoolError, Unsupported, UsageProblem
@@ -89,7 +91,7 @@ class Session:
 
     Attributes:
         inputs: name -> (ONNX type string, declared shape).
-        outputs: names in order.
+        outputs: names in order. output_types: name -> ONNX type string.
     """
 
     def __init__(self, path: Path, settings: Settings = DEFAULT) -> None:
@@ -99,7 +101,8 @@ class Session:
             raise InputError(f"{path}: no such graph")
         self.path = path
         options = ort.SessionOptions()
-        options.log_severity_level = 3
+        # only what ends the process: errors are raised, and their log lines would be said twice
+        options.log_severity_level = 4
         options.intra_op_num_threads = settings.threads
         if settings.low_memory:
             options.add_session_config_entry("session.disable_prepacking", "1")
@@ -120,37 +123,114 @@ class Session:
             )
         self.inputs = {i.name: (i.type, i.shape) for i in self._session.get_inputs()}
         self._rules = {name: _rule(*declared) for name, declared in self.inputs.items()}
-        self.outputs = [o.name for o in self._session.get_outputs()]
+        self.output_types = {o.name: o.type for o in self._session.get_outputs()}
+        self.outputs = list(self.output_types)
+        self._narrow = "tensor(bfloat16)" in self.output_types.values()
+        self._device = device
 
-    def run(self, feeds: Arrays, outputs: list[str] | None = None) -> Arrays:
+    @property
+    def on_host(self) -> bool:
+        """Whether outputs that are kept lie in host memory."""
+        return self._device[0] == "cpu"
+
+    def load(self, feeds: Arrays) -> dict[str, Any]:
+        """Inputs that many runs share, checked and put on the device once, as OrtValues."""
+        return {k: self._value(k, v) for k, v in feeds.items() if k in self._rules}
+
+    def run(
+        self, feeds: Mapping[str, Any], outputs: list[str] | None = None, *, keep: bool = False
+    ) -> dict[str, Any]:
         """Run the component; feeds that it does not declare are left out.
 
+        Args:
+            feeds: arrays, or OrtValues of `load` or of a run that kept its outputs.
+            keep: leave the outputs on the device, as OrtValues for the next component.
+        Returns:
+            outputs by name: arrays, or OrtValues with `keep`.
         Raises:
             InputError: an input is missing or has another type or shape than declared.
         """
-        given = {}
-        for name, rule in self._rules.items():
-            if name not in feeds:
-                raise InputError(f"{self.path}: input '{name}' is missing")
-            value = given[name] = feeds[name]
-            if not rule.fits(value):
-                kind, shape = self.inputs[name]
-                raise InputError(
-                    f"{self.path}: input '{name}'",
-                    found=f"{value.dtype} {list(value.shape)}",
-                    expected=f"{kind} {shape}",
-                )
         names = outputs or self.outputs
+        missing = self._rules.keys() - feeds.keys()
+        if missing:
+            raise InputError(f"{self.path}: input '{min(missing)}' is missing")
+        plain = not keep and all(
+            isinstance(feeds[k], np.ndarray) and feeds[k].dtype != BF16 for k in self._rules
+        )
         try:
-            return dict(zip(names, self._session.run(names, given), strict=True))
+            if plain and not self._narrow:
+                given = {k: self._checked(k, feeds[k]) for k in self._rules}
+                return dict(zip(names, self._session.run(names, given), strict=True))
+            values = self._run_values(names, feeds, keep)
+        except NtoolError:
+            raise
         except Exception as e:
             raise explain(e, f"{self.path}: cannot run") from e
+        return values if keep else {k: to_numpy(v) for k, v in values.items()}
+
+    def _run_values(self, names: list[str], feeds: Mapping[str, Any], keep: bool) -> dict[str, Any]:
+        binding = self._session.io_binding()
+        for k in self._rules:
+            value = feeds[k]
+            if isinstance(value, np.ndarray):
+                value = self._value(k, value)
+            binding.bind_ortvalue_input(k, value)
+        device = self._device if keep else ("cpu", 0)
+        for name in names:
+            binding.bind_output(name, device[0], device[1])
+        self._session.run_with_iobinding(binding)
+        return dict(zip(names, binding.get_outputs(), strict=True))
+
+    def cast(self, name: str, value: np.ndarray) -> np.ndarray:
+        """An array in the float type that an input declares; other arrays as they are."""
+        wanted = self._rules[name].dtype if name in self._rules else None
+        floats = wanted in FLOATS and value.dtype in FLOATS
+        return value.astype(wanted) if floats and value.dtype != wanted else value
+
+    def _checked(self, name: str, value: np.ndarray) -> np.ndarray:
+        if not self._rules[name].fits(value):
+            kind, shape = self.inputs[name]
+            raise InputError(
+                f"{self.path}: input '{name}'",
+                found=f"{value.dtype} {list(value.shape)}",
+                expected=f"{kind} {shape}",
+            )
+        return value
+
+    def _value(self, name: str, value: np.ndarray) -> Any:
+        import onnxruntime as ort
+
+        self._checked(name, value)
+        if value.dtype == BF16:
+            codes = np.ascontiguousarray(value).view(np.uint16)
+            return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(codes, ONNX_BF16)
+        return ort.OrtValue.ortvalue_from_numpy(value, *self._device)
+
+
+BF16 = np.dtype(ml_dtypes.bfloat16)
+FLOATS = (np.dtype(np.float32), np.dtype(np.float16), BF16)
+ONNX_BF16 = 16
+"""`TensorProto.BFLOAT16`; the enumeration itself would load onnx."""
+
+
+def to_numpy(value: Any) -> np.ndarray:
+    """An OrtValue in host memory as an array. ONNX Runtime has no NumPy type for bfloat16, so its
+    bytes are read from where it lies."""
+    if value.data_type() != "tensor(bfloat16)":
+        return value.numpy()
+    shape = value.shape()
+    count = math.prod(shape)
+    if not count:
+        return np.zeros(shape, BF16)
+    codes = (ctypes.c_uint16 * count).from_address(value.data_ptr())
+    return np.frombuffer(codes, np.uint16).copy().view(BF16).reshape(shape)
 
 
 _DTYPES: dict[str, np.dtype[Any]] = {
     "tensor(float)": np.dtype(np.float32),
     "tensor(int64)": np.dtype(np.int64),
     "tensor(float16)": np.dtype(np.float16),
+    "tensor(bfloat16)": BF16,
 }
 
 
@@ -191,7 +271,10 @@ def explain(error: Exception, what: str) -> NtoolError:
     )
     if kind == "NotImplemented" or missing:
         node = f"{missing[1]}({missing[2]}) at node '{missing[3]}'" if missing else text[:200]
-        return EnvironmentProblem(f"{what}: valid model, no kernel here for {node}")
+        return EnvironmentProblem(
+            f"{what}: valid model, no kernel here for {node}",
+            hint="the CUDA provider may run it (--device cuda); or export the component in f32",
+        )
     if "memory" in text.lower() and ("alloc" in text.lower() or "bad_alloc" in text):
         return EnvironmentProblem(f"{what}: not enough memory ({text[:200]})")
     if kind in ("InvalidProtobuf", "InvalidGraph", "NoSuchFile", "InvalidArgument", "Fail"):

@@ -129,8 +129,8 @@ def test_interleave_goldens(packages, tmp_path, ntool, monkeypatch, name: str, r
     seen: dict[str, list] = {"features": [], "lengths": []}
     plain = Session.run
 
-    def watched(self, feeds, outputs=None):
-        found = plain(self, feeds, outputs)
+    def watched(self, feeds, outputs=None, **options):
+        found = plain(self, feeds, outputs, **options)
         if self.path.parent.name == "vision_encoder":
             seen["features"].append(found["image_features"])
         if self.path.parent.name == "decoder":
@@ -200,12 +200,12 @@ def test_runs_of_a_step(
     counts = {"image_gen_embedding": [], "image_gen_denoiser": [], "decoder": [], "vision_encoder": []}
     plain = Session.run
 
-    def watched(self, feeds, outputs=None):
+    def watched(self, feeds, outputs=None, **options):
         t = float(feeds["timestep"][0]) if "timestep" in feeds else None
         part = self.path.parent.name
         if part in counts:
             counts[part].append(t)
-        return plain(self, feeds, outputs)
+        return plain(self, feeds, outputs, **options)
 
     monkeypatch.setattr(Session, "run", watched)
     options = ["--prompt", "a boat", "--size", "64x32", "--steps", 4, "--shift", 1]

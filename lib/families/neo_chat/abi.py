@@ -35,7 +35,7 @@ PORTS: dict[str, dict[str, dict[str, Port]]] = {
             "position_ids": ("int64", (3, "sequence")),
             "logits_to_keep": ("int64", (1,)),
         },
-        "outputs": {"logits": ("float", ("batch", "kept", None))},
+        "outputs": {"logits": ("float32", ("batch", "kept", None))},
     },
     "image_gen_embedding": {
         "inputs": {

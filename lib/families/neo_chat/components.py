@@ -67,7 +67,8 @@ def decoder(
     flat = g.Reshape(h, [-1, c.llm.D], shape=["kept_rows", c.llm.D])
     logits = g.at("language_model").linear(flat, "lm_head", c.llm.V)
     shape = g.Concat(rows.batch, keep, [c.llm.V], axis=0)
-    g.output("logits", g.Reshape(logits, shape, shape=["batch", "kept", c.llm.V]))
+    logits = g.Reshape(logits, shape, shape=["batch", "kept", c.llm.V])
+    g.output("logits", _cast(g, logits, FLOAT))
     for i, (k, v) in enumerate(grown):
         g.output(f"present.{i}.key", k)
         g.output(f"present.{i}.value", v)

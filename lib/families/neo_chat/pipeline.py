@@ -31,7 +31,6 @@ DRAWING = ("image_gen_embedding", "image_gen_denoiser")
 """Components of a prefill, of one with pictures, and of the sampling loop."""
 THINK_TOKENS = 1024
 """Most tokens of a thought (docs/neo-chat.md 5.10)."""
-NUMPY_TYPES = {"tensor(float)": np.float32, "tensor(float16)": np.float16}
 
 
 @dataclass
@@ -76,7 +75,7 @@ class Prefix:
         ]
 
 
-DTYPE_NAMES = {"float32": "F32", "float16": "F16", "int64": "I64"}
+DTYPE_NAMES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16", "int64": "I64"}
 
 
 @dataclass(frozen=True)
@@ -213,8 +212,9 @@ class Pipeline:
 
     def no_pictures(self) -> Pictures:
         """Features of no picture, which a text-only run feeds."""
-        kind, shape = self.session("embedding").inputs["image_features"]
-        return Pictures(np.zeros((0, shape[1]), NUMPY_TYPES[kind]), ())
+        session = self.session("embedding")
+        width = session.inputs["image_features"][1][1]
+        return Pictures(session.cast("image_features", np.zeros((0, width), np.float32)), ())
 
     def prefill(
         self, request: Request, pictures: Pictures | None = None, *, all_logits: bool = False
@@ -347,11 +347,12 @@ class Pipeline:
             ids: int64 [1, n]. p: their positions, int64 [3, n].
             keep: of how many last tokens the logits are computed.
         """
-        feeds = {"input_ids": ids, "image_features": pictures.features}
-        embeds = self.session("embedding").run(feeds)["inputs_embeds"]
-        out = self.session("decoder").run(
+        embedding, decoder = self.session("embedding"), self.session("decoder")
+        features = embedding.cast("image_features", pictures.features)
+        embeds = embedding.run({"input_ids": ids, "image_features": features})["inputs_embeds"]
+        out = decoder.run(
             {
-                "inputs_embeds": embeds,
+                "inputs_embeds": decoder.cast("inputs_embeds", embeds),
                 "position_ids": p,
                 "logits_to_keep": np.array([keep], np.int64),
                 **prefix.cache,
@@ -451,20 +452,26 @@ class Pipeline:
         th, tw = recipe.height // F, recipe.width // F
         embedder, denoiser = self.session("image_gen_embedding"), self.session("image_gen_denoiser")
         noise = np.array([scale], np.float32)
+        # cast once, put on the device once: a step sends only z, t and the noise scale
         fixed = {
-            name: {
-                "position_ids": place.image_positions(prefix.next_t, th, tw),
-                "token_grid": np.array([th, tw], np.int64),
-                **prefix.cache,
-            }
+            name: denoiser.load(
+                {
+                    "position_ids": place.image_positions(prefix.next_t, th, tw),
+                    "token_grid": np.array([th, tw], np.int64),
+                    **{k: denoiser.cast(k, v) for k, v in prefix.cache.items()},
+                }
+            )
             for name, prefix in branches.items()
         }
+        same = embedder.output_types["inputs_embeds"] == denoiser.inputs["inputs_embeds"][0]
 
         def model(
             z: np.ndarray, t: np.float32, step: int, names: tuple[str, ...]
         ) -> dict[str, np.ndarray]:
             feeds = {"z": z, "timestep": np.array([t], np.float32), "noise_scale": noise}
-            embeds = embedder.run(feeds)["inputs_embeds"]
+            embeds = embedder.run(feeds, keep=same)["inputs_embeds"]
+            if not same:
+                embeds = denoiser.cast("inputs_embeds", embeds)
             return {n: denoiser.run({"inputs_embeds": embeds, **fixed[n]})["x0"] for n in names}
 
         t = schedule.timesteps(recipe.steps, recipe.shift)

@@ -16,7 +16,8 @@ import numpy as np
 
 from ...errors import InputError
 from ...package.package import Package
-from ...runtime.session import Arrays, Session
+from ...runtime.arrays import Arrays
+from ...runtime.session import Session, to_numpy
 from . import positions as place
 from .pipeline import Pipeline, Recipe
 from .request import Request
@@ -93,7 +94,7 @@ def _decoder(manifest: dict[str, Any], c: dict[str, Any]) -> tuple[Arrays, Sizes
         "inputs_embeds": _noise(B, S, port["shape"][2], dtype=port["dtype"]),
         "position_ids": place.text_positions(P, S),
         "logits_to_keep": np.array([min(c["kept"], S)], np.int64),
-        **_cache(manifest, B, P),
+        **_cache(manifest, "decoder", B, P),
     }
     sizes = {"batch": B, "sequence": S, "past_sequence": P, "total_sequence": P + S}
     return feeds, {**sizes, "kept": min(c["kept"], S)}
@@ -118,7 +119,7 @@ def _image_gen_denoiser(manifest: dict[str, Any], c: dict[str, Any]) -> tuple[Ar
         "inputs_embeds": _noise(B, th * tw, port["shape"][2], dtype=port["dtype"]),
         "position_ids": place.image_positions(P, th, tw),
         "token_grid": np.array([th, tw], np.int64),
-        **_cache(manifest, B, P),
+        **_cache(manifest, "image_gen_denoiser", B, P),
     }
     sizes = {"batch": B, "past_sequence": P, "picture_tokens": th * tw}
     return feeds, {**sizes, "height": th * F, "width": tw * F}
@@ -133,11 +134,12 @@ _MAKERS: dict[str, Callable[[dict[str, Any], dict[str, Any]], tuple[Arrays, Size
 }
 
 
-def _cache(manifest: dict[str, Any], batch: int, past: int) -> Arrays:
+def _cache(manifest: dict[str, Any], component: str, batch: int, past: int) -> Arrays:
     sizes = {"batch": batch, "past_sequence": past}
     return {
         e["input"]: _noise(
-            *(d if isinstance(d, int) else sizes.get(d, 1) for d in e["shape"]), dtype=e["dtype"]
+            *(d if isinstance(d, int) else sizes.get(d, 1) for d in e["shape"]),
+            dtype=_port(manifest, component, e["input"])["dtype"],
         )
         for e in manifest["cache"]
     }
@@ -178,13 +180,19 @@ class _Watched:
         self, component: str, session: Session, report: Callable[[str, str], None]
     ) -> None:
         self._component, self._session, self._report = component, session, report
-        self.inputs, self.outputs = session.inputs, session.outputs
 
-    def run(self, feeds: Arrays, outputs: list[str] | None = None) -> Arrays:
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._session, name)
+
+    def run(
+        self, feeds: Arrays, outputs: list[str] | None = None, *, keep: bool = False
+    ) -> dict[str, Any]:
         """Run; every output of floating type is looked at."""
-        found = self._session.run(feeds, outputs)
+        found = self._session.run(feeds, outputs, keep=keep)
         for name, value in found.items():
-            if value.dtype.kind in "fV" and not np.isfinite(value.astype(np.float32)).all():
+            array = to_numpy(value) if keep and self._session.on_host else value
+            floats = isinstance(array, np.ndarray) and array.dtype.kind in "fV"
+            if floats and not np.isfinite(array.astype(np.float32)).all():
                 self._report(self._component, name)
         return found
 

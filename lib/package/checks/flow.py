@@ -11,6 +11,9 @@ from ..abi import family_module
 from .graph import ports
 from .subject import Check, Finding, Subject, bad, not_applicable
 
+FLOATS = {"float32", "float16", "bfloat16"}
+"""Types between which an edge may cast."""
+
 
 def edges(subject: Subject) -> list[Finding]:
     """Each edge joins ports of equal type and shape; the cache feeds all that read it."""
@@ -52,9 +55,13 @@ def edges(subject: Subject) -> list[Finding]:
 def _joined(edge: dict[str, Any], a: dict[str, Any], b: dict[str, Any]) -> list[Finding]:
     what = f"edge {edge['from']} -> {edge['to']}"
     component = edge["to"].split(".")[0]
-    if a["dtype"] != b["dtype"]:
+    given = edge.get("cast", a["dtype"])
+    if given != b["dtype"]:
         text = f"{what}: element type"
-        return [bad(text, a["dtype"], b["dtype"], reason="dtype", component=component)]
+        return [bad(text, given, b["dtype"], reason="dtype", component=component)]
+    if "cast" in edge and (given == a["dtype"] or not {given, a["dtype"]} <= FLOATS):
+        text = f"{what}: cast of {a['dtype']} to {given}"
+        return [bad(text, "two float types", edge["cast"], reason="cast", component=component)]
     dims = edge.get("dims", {})
     idle = sorted(set(dims) - {d for d in a["shape"] if isinstance(d, str)})
     if idle:
@@ -71,7 +78,7 @@ def _cache(manifest: dict[str, Any], found: dict[str, Any]) -> list[Finding]:
     """Each entry of the cache is fed back by an edge, in every component that has its input."""
     abi = family_module(manifest["family"], "abi")
     makers = [c for c, s in (abi.CACHE_PORTS if abi else {}).items() if "outputs" in s]
-    joined = {(e["from"], e["to"]) for e in manifest["workflow"]["edges"]}
+    joined = {(e["from"], e["to"]): e for e in manifest["workflow"]["edges"]}
     findings = []
     places = [(e["layer"], e["role"]) for e in manifest["cache"]]
     for place in sorted({p for p in places if places.count(p) > 1}):
@@ -86,12 +93,14 @@ def _cache(manifest: dict[str, Any], found: dict[str, Any]) -> list[Finding]:
             if entry["input"] not in sides["inputs"]:
                 continue
             port = sides["inputs"][entry["input"]]
-            if (port["dtype"], port["shape"]) != (entry["dtype"], entry["shape"]):
-                text = f"cache entry {entry['input']}: input of {component}"
-                want, have = [entry["dtype"], entry["shape"]], [port["dtype"], port["shape"]]
-                findings.append(bad(text, want, have, reason="cache", component=component))
             wanted = [(f"{m}.{entry['output']}", f"{component}.{entry['input']}") for m in makers]
-            if makers and not joined & set(wanted):
+            edges = [joined[w] for w in wanted if w in joined]
+            dtype = edges[0].get("cast", entry["dtype"]) if edges else entry["dtype"]
+            if (port["dtype"], port["shape"]) != (dtype, entry["shape"]):
+                text = f"cache entry {entry['input']}: input of {component}"
+                want, have = [dtype, entry["shape"]], [port["dtype"], port["shape"]]
+                findings.append(bad(text, want, have, reason="cache", component=component))
+            if makers and not edges:
                 text = f"cache entry {entry['input']} of {component} is fed by no edge"
                 edge = " -> ".join(wanted[0])
                 findings.append(bad(text, edge, None, reason="cache-edge", component=component))

@@ -54,7 +54,9 @@ def _bands(real: str, e: External) -> Iterator[bytes]:
             yield f.read(e.start + at, min(BAND, e.nbytes - at))
 
 
-def _insane(bands: Iterable[bytes], dtype: str, e: External) -> tuple[str, str, Any, Any] | None:
+def _insane(
+    bands: Iterable[convert.Band], dtype: str, e: External
+) -> tuple[str, str, Any, Any] | None:
     """(reason, text, expected, actual), or None for sound numbers. Bands hold whole elements."""
     wrong, first, zero, at = 0, None, True, 0
     for band in bands:
@@ -103,7 +105,7 @@ class _Source:
         self._bindings.claim(e.tensor.name, tuple(e.tensor.dims), e.tensor.data_type)
         return self._bindings.bound[e.tensor.name]
 
-    def wanted(self, binding: Binding) -> Iterator[bytes]:
+    def wanted(self, binding: Binding) -> Iterator[convert.Band]:
         """The bytes that the parameter must have."""
         for tensor in binding.sources:
             yield from convert.convert(self.checkpoint.bands(tensor), tensor.dtype, binding.dtype)
@@ -159,9 +161,11 @@ def values(subject: Subject, part: Part) -> list[Finding]:
     ]
 
 
-def _first_difference(wanted: Iterable[bytes], found: Iterable[bytes]) -> int | None:
+def _first_difference(wanted: Iterable[convert.Band], found: Iterable[convert.Band]) -> int | None:
     """First byte that differs, of two streams cut in different places; None if equal."""
-    a, b, at = b"", b"", 0
+    a: convert.Band = b""
+    b: convert.Band = b""
+    at = 0
     first, second = iter(wanted), iter(found)
     while True:
         a = a or next((x for x in first if x), b"")
