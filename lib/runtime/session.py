@@ -124,7 +124,7 @@ class Session:
             raise explain(e, f"{self.path}: cannot run") from e
 
 
-_DTYPES = {
+_DTYPES: dict[str, np.dtype[Any]] = {
     "tensor(float)": np.dtype(np.float32),
     "tensor(int64)": np.dtype(np.int64),
     "tensor(float16)": np.dtype(np.float16),
