@@ -23,7 +23,9 @@ _ntool_takes() {
         'census --progress') kind=words choices='auto always never' ;;
         'census 1') kind=source ;;
         'export-component --output' | 'export-component -o') kind=file ;;
-        'export-component --dtype') kind=words choices='auto f32' ;;
+        'export-component --dtype') kind=words choices='auto f32 f16 bf16' ;;
+        'export-component --set') kind=text ;;
+        'export-component --ep') kind=words choices='default cpu cuda onnx-standard' ;;
         'export-component --data') kind=words choices='auto copy' ;;
         'export-component --shard-size') kind=text ;;
         'export-component --format') kind=words choices='jsonl table csv tsv' ;;
@@ -113,7 +115,7 @@ _ntool_options() {
         '') choices='--version --help -h' ;;
         inspect-headers) choices='--include --exclude --full --max-header --no-index --format --progress --quiet -q --verbose -v --help -h' ;;
         census) choices='--by --groups --as-dtype --expect --against --allow-missing --max-header --format --progress --quiet -q --verbose -v --help -h' ;;
-        export-component) choices='--output -o --dtype --data --shard-size --force --dry-run --format --progress --quiet -q --verbose -v --help -h' ;;
+        export-component) choices='--output -o --dtype --set --ep --force-f16 --data --shard-size --force --dry-run --format --progress --quiet -q --verbose -v --help -h' ;;
         run-prefill) choices='--prompt --prompt-file --messages --query --tokens --image --task --system --think --min-pixels --max-pixels --decode --raw --all-logits --size --steps --cfg --img-cfg --cfg-norm --cfg-interval --shift --t-eps --seed --rng --latent --device --threads --low-memory --output -o --format --progress --quiet -q --verbose -v --help -h' ;;
         sample-image) choices='--output -o --prompt --image --prompts --messages --query --system --think --min-pixels --max-pixels --prefix --prefix-images-only --prefix-unconditional --size --fit --steps --cfg --img-cfg --cfg-norm --cfg-interval --shift --t-eps --seed --count --rng --latent --save-latent --trace --sheet --no-metadata --device --threads --low-memory --format --progress --quiet -q --verbose -v --help -h' ;;
         verify-package) choices='--check --skip --standard-only --against --no-run --write-manifest --manifest --device --print-schema --format --progress --quiet -q --verbose -v --help -h' ;;

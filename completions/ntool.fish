@@ -49,6 +49,8 @@ set -g __ntool_valued \
     'export-component --output' \
     'export-component -o' \
     'export-component --dtype' \
+    'export-component --set' \
+    'export-component --ep' \
     'export-component --data' \
     'export-component --shard-size' \
     'export-component --format' \
@@ -164,7 +166,10 @@ complete -c ntool -n '__ntool_at census 1 1' -r -F -a 'demo:shapes'
 
 # export-component
 complete -c ntool -n '__ntool_at export-component' -l output -s o -r -F -d 'Where to write.'
-complete -c ntool -n '__ntool_at export-component' -l dtype -x -a 'auto f32' -d 'auto or f32.'
+complete -c ntool -n '__ntool_at export-component' -l dtype -x -a 'auto f32 f16 bf16' -d 'auto, f32, f16 or bf16.'
+complete -c ntool -n '__ntool_at export-component' -l set -x -d 'Another dtype for one component. Repeatable.'
+complete -c ntool -n '__ntool_at export-component' -l ep -x -a 'default cpu cuda onnx-standard' -d 'Meant for: default, cpu, cuda or onnx-standard.'
+complete -c ntool -n '__ntool_at export-component' -l force-f16 -d 'Allow f16 for generation, which ends as NaN. To try.'
 complete -c ntool -n '__ntool_at export-component' -l data -x -a 'auto copy' -d 'How weights get into the package: auto or copy.'
 complete -c ntool -n '__ntool_at export-component' -l shard-size -x -d 'Largest data file, for example 5GB.'
 complete -c ntool -n '__ntool_at export-component' -l force -d 'Replace an existing output.'
