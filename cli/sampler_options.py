@@ -138,6 +138,9 @@ Fit = Annotated[
 Threads = Annotated[
     int, typer.Option("--threads", min=0, metavar="N", help="CPU threads; 0 takes all cores.")
 ]
+Plan = Annotated[
+    bool, typer.Option("--plan", help="Print the memory that the run needs, and stop.")
+]
 LowMemory = Annotated[
     bool,
     typer.Option("--low-memory", help="Keep weights memory-mapped; slower for long prompts."),

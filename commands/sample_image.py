@@ -1,4 +1,5 @@
-"""Records written: `step` for each Euler step, then `file` for each picture; nothing with -o -."""
+"""Records written: `step` for each Euler step, then `file` for each picture; nothing with -o -.
+With --plan `memory` for each component and phase, then `summary`."""
 
 from __future__ import annotations
 
@@ -56,6 +57,7 @@ def sample_image(
     device: Device = "auto",
     threads: o.Threads = 0,
     low_memory: o.LowMemory = False,
+    plan: o.Plan = False,
 ) -> None:
     """Draw a picture from a prompt, edit pictures, or go on from prefix files.
 
@@ -77,7 +79,11 @@ def sample_image(
         found = package_of(package, console.note)
         settings = Settings(resolve_device(device, console.note), threads, low_memory)
         pipeline = Pipeline(found, settings)
-        plans, cond = order.plans(pipeline)
+        plans, cond = order.plans(pipeline, check=not plan)
+        for kind, row in order.plan_rows(pipeline, plans, cond) if plan else ():
+            out.write(kind, **row)
+        if plan:
+            return
         with console.bar(sum(p.recipe.steps for p in plans), "sample", "step") as bar:
 
             def on_step(step: Any) -> None:

@@ -253,6 +253,7 @@ complete -c ntool -n '__ntool_at sample-image' -l no-metadata -d 'No recipe in t
 complete -c ntool -n '__ntool_at sample-image' -l device -x -a 'auto cpu cuda' -d 'auto, cpu, cuda or cuda:INDEX.'
 complete -c ntool -n '__ntool_at sample-image' -l threads -x -d 'CPU threads; 0 takes all cores.'
 complete -c ntool -n '__ntool_at sample-image' -l low-memory -d 'Keep weights memory-mapped; slower for long prompts.'
+complete -c ntool -n '__ntool_at sample-image' -l plan -d 'Print the memory that the run needs, and stop.'
 complete -c ntool -n '__ntool_at sample-image' -l format -x -a 'jsonl table csv tsv' -d 'Form of the records. Default: table on a terminal, else jsonl.'
 complete -c ntool -n '__ntool_at sample-image' -l progress -x -a 'auto always never' -d 'Progress on stderr.'
 complete -c ntool -n '__ntool_at sample-image' -l quiet -s q -d 'No notes on stderr.'

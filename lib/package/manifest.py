@@ -56,6 +56,7 @@ def package(plan: Plan) -> dict[str, Any]:
         "processor": layout.PROCESSOR,
         "tokenizer": layout.TOKENIZER,
         "vocab_size": model.config.llm.V,
+        "sizes": model.sizes(),
     }
 
 

@@ -20,6 +20,7 @@ from ...sampling import euler, guidance, noise, schedule
 from ...sampling.image import contact_sheet, load_image, recipe_text, to_uint8, write_png
 from . import processor
 from .jobs import Job
+from .memory import Phase
 from .pipeline import Pipeline, Prefix, Recipe
 from .request import BRANCH_TASKS
 
@@ -119,6 +120,20 @@ def plan(pipeline: Pipeline, job: Job, rng: str, start: Start | None, cond: Pref
     if start is not None:
         return Plan(job, r, partial(given_latent, pipeline, *start))
     return Plan(job, r, partial(first_latent, pipeline, r, job.seed, rng))
+
+
+def phases(pipeline: Pipeline, r: Recipe, job: Job, cond: Prefix | None) -> list[Phase]:
+    """What a picture needs of memory, prefill and sampling."""
+    names = guidance.branches(r.guidance(pipeline.token_pixels))
+    if cond is not None:
+        tokens = [cond.ids.shape[1]] * len(names)
+        return [pipeline.planned.sampling(r.width, r.height, tokens)]
+    counts = [pipeline.count_tokens(job.request.branch(name)) for name in names]
+    longest = max(counts)
+    return [
+        pipeline.planned.prefill(longest[0], 1, longest[1]),
+        pipeline.planned.sampling(r.width, r.height, [n for n, _ in counts]),
+    ]
 
 
 def draw_noise(rng: str, seed: int, shape: tuple[int, ...], draw: int = 0) -> np.ndarray:

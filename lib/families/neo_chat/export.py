@@ -109,6 +109,20 @@ class NeoChat:
             merged[task].update(values)
         return merged
 
+    def sizes(self) -> dict[str, int]:
+        """Sizes from which a runtime can plan its memory (symbols of docs/neo-chat.md)."""
+        c = self.config
+        return {
+            "D": c.llm.D,
+            "H": c.llm.H,
+            "KV": c.llm.KV,
+            "hd": c.llm.hd,
+            "Nl": c.llm.Nl,
+            "I": max([c.llm.I, *(e.I * e.k for e in c.llm.experts.values())]),
+            "vh": c.vh,
+            "head_width": self._head_width,
+        }
+
     def noise(self) -> dict[str, Any]:
         """Fields of the noise-scale rule (docs/neo-chat.md, "Noise scale")."""
         c = self.config

@@ -10,10 +10,12 @@ from typing import Any
 from ...checkpoint.writer import check_new_files
 from ...errors import UsageProblem
 from ...sampling.euler import Step
-from . import draw, jobs
+from . import draw, jobs, memory
 from .pipeline import Pipeline, Prefix
 from .request import Request, from_options
 
+Row = tuple[str, dict[str, Any]]
+"""Kind and fields of a record."""
 PROMPTS = ("prompt", "prompts", "messages", "query", "prefix")
 """Options of which exactly one says what to draw."""
 TEMPLATE = ("image", "system", "think", "min_pixels", "max_pixels")
@@ -43,7 +45,9 @@ class Order:
     sheet: Path | None
     recipe: bool
 
-    def plans(self, pipeline: Pipeline) -> tuple[list[draw.Plan], Prefix | None]:
+    def plans(
+        self, pipeline: Pipeline, *, check: bool = True
+    ) -> tuple[list[draw.Plan], Prefix | None]:
         """Every job checked, before anything is drawn, and the conditional prefix if one is
         given."""
         files = [job.output for job in self.jobs if job.output != "-"]
@@ -56,7 +60,28 @@ class Order:
         todo = self.jobs
         if self.fit:
             todo = [replace(job, options=fitted(pipeline, job.options)) for job in todo]
-        return [draw.plan(pipeline, job, self.rng, self.start, cond) for job in todo], cond
+        plans = [draw.plan(pipeline, job, self.rng, self.start, cond) for job in todo]
+        if check:
+            for p in plans:
+                pipeline.fits(draw.phases(pipeline, p.recipe, p.job, cond))
+        return plans, cond
+
+    def plan_rows(
+        self, pipeline: Pipeline, plans: list[draw.Plan], cond: Prefix | None
+    ) -> list[Row]:
+        """Records of --plan: memory of each picture's phases, then what there is."""
+        rows: list[Row] = []
+        peak = 0
+        for index, p in enumerate(plans):
+            phases = draw.phases(pipeline, p.recipe, p.job, cond)
+            peak = max([peak, *(phase.peak for phase in phases)])
+            for row in memory.rows(phases):
+                rows.append(("memory", {"picture": index, **row}))
+        device = pipeline.device
+        there = memory.available(device)
+        fields = {"device": device[0], "peak": peak, "available": there}
+        fits = None if there is None else peak <= there
+        return [*rows, ("summary", {**fields, "fits": fits, "pictures": len(plans)})]
 
     def run(
         self,

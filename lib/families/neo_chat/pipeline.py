@@ -20,9 +20,9 @@ from ...runtime.session import DEFAULT, Session, Settings
 from ...sampling import euler, guidance, schedule
 from ...sampling.image import load_image
 from ...text.tokenizer import Tokenizer, load
+from . import memory, prompts
 from . import positions as place
 from . import processor as pictures
-from . import prompts
 from .request import Request
 
 READING = ("embedding", "decoder")
@@ -228,6 +228,9 @@ class Pipeline:
                 logits that are not finite.
         """
         self.need(*(SEEING if request.images else READING))
+        tokens, of_pictures = self.count_tokens(request)
+        kept = tokens if all_logits else 1
+        self.fits([self.planned.prefill(tokens, kept, of_pictures)])
         seen = pictures or self.encode(request.images, request.pixels())
         query = request.query if request.finished else request.template()
         prefix = self.prefill_query(
@@ -243,6 +246,35 @@ class Pipeline:
             "package": self.package.digest,
         }
         return prefix
+
+    def count_tokens(self, request: Request) -> tuple[int, int]:
+        """Tokens of a request's prompt, and how many of them are its pictures'; nothing is run."""
+        if request.ids is not None:
+            return len(request.ids), 0
+        F, (lo, hi) = self.token_pixels, request.pixels()
+        counts = []
+        for path in request.images:
+            width, height = load_image(path).size
+            w, h = pictures.resized(width, height, lo, hi, F)
+            counts.append((w // F) * (h // F))
+        if request.query is not None:
+            return len(self.tokenizer.encode(request.query)), sum(counts)
+        text = request.template().replace(prompts.PLACEHOLDER, "<img></img>")
+        return len(self.tokenizer.encode(text)) + sum(counts), sum(counts)
+
+    @property
+    def device(self) -> tuple[str, int]:
+        """(`cpu` or `cuda`, index)."""
+        return self._settings.device
+
+    @cached_property
+    def planned(self) -> memory.Sizes:
+        """Memory estimates of this package."""
+        return memory.Sizes(self.package, self._settings.low_memory, self._settings.device[0])
+
+    def fits(self, phases: list[memory.Phase]) -> None:
+        """Refuse what does not fit into memory; see `memory.check`."""
+        memory.check(phases, self._settings.device, low_memory=self._settings.low_memory)
 
     def prefill_query(
         self,

@@ -109,7 +109,10 @@ def interleaved(
         own = dict(options)
         if size is not None:
             own["width"], own["height"] = size
-        recipes.append(draw.recipe(pipeline, "interleave", own, None))
+        r = draw.recipe(pipeline, "interleave", own, None)
+        tokens = pipeline.count_tokens(request)[0]
+        pipeline.fits([pipeline.planned.sampling(r.width, r.height, [tokens] * 3)])
+        recipes.append(r)
     made = interleave.Run(
         pipeline,
         request,
