@@ -149,11 +149,8 @@ def check(phases: list[Phase], device: tuple[str, int], *, low_memory: bool) -> 
     for phase in phases:
         if there is not None and phase.peak > there:
             hint = "a smaller --size, fewer pixels or a shorter prompt"
-            if (
-                not low_memory
-                and device[0] == "cpu"
-                and sum(phase.weights.values()) * 2 > phase.peak
-            ):
+            without = phase.peak - sum(phase.weights.values())
+            if not low_memory and device[0] == "cpu" and without <= there:
                 hint = "--low-memory keeps the weights on disk"
             raise EnvironmentProblem(
                 f"{phase.name}: memory on {device[0]}, bytes",
