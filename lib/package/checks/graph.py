@@ -25,7 +25,9 @@ STAND_IN = "stand-in.bin"
 def parse(subject: Subject, part: Part) -> list[Finding]:
     """Bytes to a model: own rules on top of protobuf's (see parse.py)."""
     if part.path is None and subject.is_package:
-        return [not_applicable(f"{part.file}: {part.refused}: see layout.files")]
+        return [
+            not_applicable(f"{part.file}: {part.refused}: see layout.files", see="layout.files")
+        ]
     return part.reading.findings
 
 
