@@ -229,19 +229,18 @@ def finite(
         if name in alone and not found:
             feeds, _ = _MAKERS[name](package.manifest, _BASE[name])
             trial.session(name).run(feeds)
-            ran.append(f"{name} alone")
+            ran.append(name)
     if reading and not found:
         start = package.manifest["special_tokens"]["<|im_start|>"]
-        ids = (start, start)
-        ran.append(f"a prefill of {len(ids)} tokens")
+        ran.append("prefill")
         try:
-            prefix = trial.prefill(Request(task, ids=ids))
+            prefix = trial.prefill(Request(task, ids=(start, start)))
         except Exception:
             if not found:
                 raise
         else:
             if drawing and not found:
-                ran.append("two denoising steps with guidance")
+                ran.append("two denoising steps")
                 _two_steps(trial, prefix, found)
     return ran, list(dict.fromkeys(found))
 

@@ -103,7 +103,7 @@ def standard(subject: Subject, part: Part) -> list[Finding]:
     A call of a function that the model defines is standard when the function's own nodes are.
     """
     if not subject.options.standard_only and part.entry.get("execution_provider") != ANY_EP:
-        return [not_applicable("neither --standard-only nor execution_provider onnx-standard")]
+        return [not_applicable("no --standard-only, and the package is not onnx-standard")]
     own = {(f.domain, f.name) for f in part.model.functions}
     return [
         bad(

@@ -68,9 +68,8 @@ def _in_words(rows: list[dict[str, Any]]) -> str:
     total = len(rows)
     excluded = sum(r["action"] == "excluded" for r in rows)
     if not excluded:
-        return f"every weight has its source, and all {total} source tensors their place"
-    rest = f"{excluded} of {total} source tensors are excluded (the report says why)"
-    return f"every weight has its source; {rest}, the others have their place"
+        return f"every weight has its source; all {total} tensors are placed"
+    return f"{excluded} of {total} source tensors are excluded, the others placed"
 
 
 def _place(target: dict[str, Any]) -> tuple[str, int]:

@@ -131,7 +131,7 @@ def finite(subject: Subject) -> list[Finding]:
     return [
         bad(f"output '{name}' of {component}", "finite", "not finite", component=component)
         for component, name in wrong
-    ] or [Finding(True, f"finite: {'; '.join(ran)}")]
+    ] or [Finding(True, f"{', '.join(ran)}: finite")]
 
 
 CHECKS = (

@@ -48,7 +48,7 @@ def test_one_component_runs(name: str, everything: export.Plan, tmp_path: Path) 
         ("run.dynamic", True),
         ("run.finite", True),
     ]
-    assert f"{name} alone" in found[-1][1].message
+    assert found[-1][1].message == f"{name}: finite"
 
 
 def test_as_planned_by_name(everything: export.Plan, tmp_path: Path) -> None:
@@ -74,9 +74,7 @@ def test_the_cache_of_a_denoiser_is_judged(everything: export.Plan, tmp_path: Pa
 
 def test_finite_says_what_ran(good_package: Path, everything: export.Plan, tmp_path: Path) -> None:
     ((_, f),) = findings(good_package, check=("run.finite",))
-    assert f.message == (
-        "finite: vision_encoder alone; a prefill of 2 tokens; two denoising steps with guidance"
-    )
+    assert f.message == "vision_encoder, prefill, two denoising steps: finite"
     package = written(everything, ("embedding", "decoder", "image_gen_denoiser"), tmp_path / "pkg")
     ((_, f),) = findings(package, check=("run.finite",))
-    assert f.message == "finite: image_gen_denoiser alone; a prefill of 2 tokens"
+    assert f.message == "image_gen_denoiser, prefill: finite"
