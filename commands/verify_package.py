@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from typing import Annotated
 
@@ -67,14 +68,21 @@ def verify_package(
     ] = False,
 ) -> None:
     """Check a package: files, graphs, weights, flow, and whether it runs here."""
-    from ..lib.errors import UsageProblem
+    from ..lib.errors import SourceNotFound, UsageProblem
     from ..lib.package import sums, verify
     from ..lib.package.checks.subject import Options, Subject
+    from ..lib.package.checks.weights import open_source
     from ..lib.runtime.session import resolve_device
 
     if write_manifest and manifest:
         raise UsageProblem("--write-manifest with --manifest", expected="one of them")
     ids = verify.select(check or (), skip or (), run=not no_run)
+    named = {i for i in ids if i in (check or ())}
+    if "weights.values" in named and against is None:
+        raise UsageProblem("--check weights.values", expected="--against SOURCE with it")
+    if write_manifest:
+        named.discard("data.hash")  # there is no list before it is written
+    standard_only |= "graph.standard" in named
     tally = verify.Tally()
     started = time.monotonic()
     with console.stream(main="check", source=package, format="package") as out:
@@ -82,22 +90,20 @@ def verify_package(
         subject = Subject(package, options)
         if any(i.startswith("run.") for i in ids):
             options.device = resolve_device(device, console.note)
-        for check_id, finding in verify.verify(subject, ids):
+        if manifest and not os.path.exists(manifest):
+            raise SourceNotFound(f"--manifest {manifest}: no such file")
+        open_source(subject)
+        for check_id, finding in verify.verify(subject, ids, named):
             tally.add(check_id, finding)
             if finding.warning:
                 console.note(f"warning: {check_id}: {finding.message}")
             out.write("check", **verify.record(check_id, finding))
-        if write_manifest and not tally.failed:
+        if write_manifest and tally.ok:
             count = sums.write(subject.root)
             out.write("file", path=sums.NAME, role="manifest", entries=count)
         out.write("summary", **tally.summary(), seconds=round(time.monotonic() - started, 3))
-    if tally.first is not None:
-        check_id, finding = tally.first
-        inside = finding.message.startswith(finding.component or "")
-        where = "" if inside else f"{finding.component}: "
-        found = f": found {finding.actual}" if finding.actual is not None else ""
-        expected = f", expected {finding.expected}" if finding.expected is not None else ""
+    fault = tally.fault()
+    if fault is not None:
         kept = f"; {sums.NAME} not written" if write_manifest else ""
-        text = f"{check_id}: {where}{finding.message}{found}{expected}"
-        console.say(f"findings: {tally.states[False]}{kept}; the first: {text[:1000]}")
+        console.say(f"{fault[0]}{kept}; {fault[1][:1000]}")
         raise typer.Exit(1)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import shutil
+import textwrap
 from collections.abc import Iterable
 from itertools import islice
 from typing import Any, Protocol, TextIO
@@ -23,6 +25,12 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "memory": ("picture", "phase", "component", "weights", "activations"),
 }
 """Columns of a kind in table, csv and tsv, in order. Other kinds show all their fields."""
+NO_TERMINAL = 100
+"""Columns of a table of checks that goes to no terminal."""
+LEAST_MESSAGE = 20
+"""Columns that the messages of checks get on the narrowest terminal."""
+MAX_ENTRIES = 12
+"""Lines for one list or object of a summary."""
 
 
 class Sink(Protocol):
@@ -110,9 +118,13 @@ def _plain(value: Any) -> str:
 
 
 class Table:
-    """Aligned columns, a block for each run of records of one kind, without `begin` and `end`."""
+    """Aligned columns, a block for each run of records of one kind, without `begin` and `end`.
 
-    def __init__(self, out: TextIO, width: int = 160) -> None:
+    Args:
+        width: columns for tables of checks; those of the terminal, if not given.
+    """
+
+    def __init__(self, out: TextIO, width: int | None = None) -> None:
         self._out, self._width = out, width
         self._kind: str | None = None
         self._rows: list[Record] = []
@@ -142,6 +154,9 @@ class Table:
             for row in rows:
                 self._pairs(row)
             return
+        if kind == "check":
+            self._checks(rows)
+            return
         columns = [c for c in COLUMNS[kind] if any(r.get(c) not in (None, "") for r in rows)]
         columns += [
             c for c in ("component", "role") if c not in columns and any(c in r for r in rows)
@@ -156,12 +171,73 @@ class Table:
             ]
             self._out.write("  ".join(parts).rstrip() + "\n")
 
+    def _checks(self, rows: list[Record]) -> None:
+        """Verdict, id, component, message, no wider than the terminal. The message of a check that
+        fails is never cut: it gets lines of its own, and so has what was expected and found."""
+        columns = [c for c in ("ok", "id", "component") if any(r.get(c) for r in rows) or c == "ok"]
+        cells = [[_cell(r.get(c), c) for c in columns] for r in rows]
+        widths = [max(len(h), *(len(r[i]) for r in cells)) for i, h in enumerate(columns)]
+        width = self._columns()
+        room = max(width - sum(widths) - 2 * len(widths), LEAST_MESSAGE)
+        indent = " " * (widths[0] + 2)
+
+        def line(values: list[str], message: str) -> None:
+            parts = [v.ljust(w) for v, w in zip(values, widths, strict=True)]
+            self._out.write("  ".join([*parts, message]).rstrip() + "\n")
+
+        line(columns, "message")
+        for row, values in zip(rows, cells, strict=True):
+            text, failed = _plain(row.get("message")), row.get("ok") is False
+            if not failed or len(text) <= room:
+                line(values, _cut(text, room))
+            else:
+                line(values, "")
+                fill = max(width - len(indent), LEAST_MESSAGE)
+                for part in textwrap.wrap(text, fill, break_on_hyphens=False):
+                    self._out.write(f"{indent}{part}\n")
+            for key, name in (("expected", "expected"), ("actual", "found")) if failed else ():
+                if row.get(key) is not None:
+                    text = f"{indent}{name.ljust(8)}  {_plain(row[key])}"
+                    self._out.write(_cut(text, max(width, LEAST_MESSAGE)) + "\n")
+
+    def _columns(self) -> int:
+        if self._width is not None:
+            return self._width
+        if not self._out.isatty():
+            return NO_TERMINAL
+        return shutil.get_terminal_size((NO_TERMINAL, 24)).columns
+
     def _pairs(self, row: Record) -> None:
         items = [(k, v) for k, v in row.items() if k != "kind" and v not in (None, [], {})]
         width = max((len(k) for k, _ in items), default=0)
         self._out.write(f"{row['kind']}\n")
         for key, value in items:
-            self._out.write(f"  {key.ljust(width)}  {_cell(value, key)}\n")
+            for line in _lines(value, key):
+                self._out.write(f"  {key.ljust(width)}  {line}".rstrip() + "\n")
+                key = ""
+
+
+def _lines(value: Any, key: str) -> list[str]:
+    """A field of a summary: an entry a line, of an object or a list of texts."""
+    if isinstance(value, dict) and key != "dtypes":
+        width = max(len(printable(k)) for k in list(value)[:MAX_ENTRIES])
+        lines = [f"{printable(k).ljust(width)}  {_entry(v, k)}" for k, v in value.items()]
+    elif isinstance(value, list) and all(isinstance(v, str) for v in value):
+        lines = [_cell(v, key) for v in value]
+    else:
+        return [_cell(value, key)]
+    rest = len(lines) - MAX_ENTRIES
+    return lines if rest <= 0 else [*lines[:MAX_ENTRIES], f"and {rest} more"]
+
+
+def _entry(value: Any, key: str) -> str:
+    if isinstance(value, dict):
+        return _cut(", ".join(f"{printable(k)} {_cell(v, k)}" for k, v in value.items()), 100)
+    return _cell(value, key)
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else text[: width - 3] + "..."
 
 
 def _is_number(value: Any) -> bool:
@@ -182,5 +258,4 @@ def _cell(value: Any, column: str) -> str:
         return f"{value:.4g}"
     if column == "dtypes" and isinstance(value, dict):
         return " ".join(f"{k}:{v.get('tensors')}" for k, v in value.items() if isinstance(v, dict))
-    text = _plain(value)
-    return text if len(text) <= 100 else text[:97] + "..."
+    return _cut(_plain(value), 100)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from ntool.lib import records
 from ntool.lib.errors import InputError
 from ntool.lib.record_formats import Delimited, JsonLines, Table
-from ntool.lib.records import Stream, dumps, finite, parse_line, read
+from ntool.lib.records import Record, Stream, dumps, finite, parse_line, read
 
 BEGIN = '{"kind":"begin","schema":"ntool/1"}'
 A = '{"kind":"tensor","name":"a"}'
@@ -262,15 +262,117 @@ def test_table() -> None:
     table.record({"kind": "end"})
     table.close()
     assert out.getvalue().splitlines() == [
-        "id   ok    message",
-        "a.b  ok",
-        "c    FAIL  x\\x1b[2J",
-        "d    -",
+        "ok    id   message",
+        "ok    a.b",
+        "FAIL  c    x\\x1b[2J",
+        "-     d",
         "",
         "summary",
         "  nbytes  1,234,567",
         "  shape   2,3",
     ]
+
+
+def tabled(*records: Record, width: int | None = None) -> list[str]:
+    out = io.StringIO()
+    table = Table(out, width)
+    for record in records:
+        table.record(record)
+    table.close()
+    return out.getvalue().splitlines()
+
+
+def check(id: str, ok: bool | None, message: str, **more: object) -> Record:
+    given = {"component": None, "expected": None, "actual": None, **more}
+    return {"kind": "check", "id": id, "ok": ok, "message": message, **given}
+
+
+def test_table_of_checks_that_hold() -> None:
+    """No expected and actual, and nothing wider than the terminal."""
+    long = "word " * 40
+    lines = tabled(
+        check("a.b", True, long, component="decoder", expected=1, actual=1),
+        check("layout.files", None, "short"),
+        width=60,
+    )
+    assert lines == [
+        "ok  id            component  message",
+        "ok  a.b           decoder    " + ("word " * 40)[:28] + "...",
+        "-   layout.files             short",
+    ]
+    assert max(map(len, tabled(check("a", True, "x" * 500)))) == 100
+
+
+def test_table_of_a_check_that_fails() -> None:
+    """Its message is whole, on lines of its own where it is long; then what was expected."""
+    long = " ".join(f"word{i}" for i in range(40)) + " " + "/path" * 30
+    lines = tabled(
+        check("a", True, "holds", expected=5, actual=5),
+        check("a", False, long, component="decoder", expected=[1, 2], actual={"k": "v" * 200}),
+        check("b", False, "short", actual=False),
+        width=60,
+    )
+    assert lines[:3] == [
+        "ok    id  component  message",
+        "ok    a              holds",
+        "FAIL  a   decoder",
+    ]
+    message = lines[3 : lines.index("      expected  1,2")]
+    assert all(line.startswith("      ") for line in message)
+    assert "".join(message).replace(" ", "") == long.replace(" ", "")
+    found, *last = lines[-3:]
+    assert found.startswith('      found     {"k":"vvv') and found.endswith("...")
+    assert last == ["FAIL  b              short", "      found     false"]
+    assert max(map(len, lines)) <= 60
+
+
+def test_table_on_a_narrow_terminal() -> None:
+    lines = tabled(check("weights.complete", True, "m" * 90, component="image_gen_x"), width=20)
+    assert lines[1].endswith("m" * 17 + "...")
+
+
+def test_width_of_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setenv("COLUMNS", "44")
+    for out, width in ((Terminal(), 44), (io.StringIO(), 100)):
+        table = Table(out)
+        table.record(check("a", True, "x" * 300))
+        table.close()
+        assert max(map(len, out.getvalue().splitlines())) == width
+
+
+def test_summary_in_a_table() -> None:
+    lines = tabled(
+        {
+            "kind": "summary",
+            "components": {"vision_encoder": True, "decoder": False},
+            "files": ["a\x1b", "b"],
+            "shape": [2, 3],
+            "quantization": {"fp8": {"pairs": 1234, "block": [128, 128]}, "none": None},
+            "dtypes": {"F32": {"tensors": 3, "params": 9}},
+            "failed_checks": ["one"],
+            "many": [str(i) for i in range(14)],
+            "large": {str(i): i for i in range(14)},
+        }
+    )
+    assert lines[:10] == [
+        "summary",
+        "  components     vision_encoder  true",
+        "                 decoder         false",
+        "  files          a\\x1b",
+        "                 b",
+        "  shape          2,3",
+        "  quantization   fp8   pairs 1,234, block 128,128",
+        "                 none",
+        "  dtypes         F32:3",
+        "  failed_checks  one",
+    ]
+    assert lines[10:12] == ["  many           0", "                 1"]
+    assert lines[22:24] == ["                 and 2 more", "  large          0   0"]
+    assert lines[-1] == "                 and 2 more"
 
 
 def test_delimited_shows_one_kind_and_hands_problems_aside() -> None:

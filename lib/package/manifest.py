@@ -33,6 +33,7 @@ def package(plan: Plan) -> dict[str, Any]:
     """Content of package.json."""
     _checkpoint, model = plan.checkpoint, plan.model
     names = [c.name for c in plan.components]
+    inputs = {v.name for c in plan.components for v in c.graph.inputs}
     workflow = model.workflow()
     workflow["edges"] = [
         _cast(e, plan)
@@ -49,7 +50,8 @@ def package(plan: Plan) -> dict[str, Any]:
         "source": source(plan),
         "semantic_reference": plan.family.SEMANTIC_REFERENCE,
         "components": {c.name: component(c, plan.provider) for c in plan.components},
-        "cache": model.cache(cache_dtype(plan)) if "decoder" in names else [],
+        # of every component that reads it: a denoiser does without its decoder too
+        "cache": [e for e in model.cache(cache_dtype(plan)) if e["input"] in inputs],
         "workflow": workflow,
         "special_tokens": plan.tokens,
         "defaults": model.defaults(),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Any
@@ -37,19 +37,41 @@ def select(
     return chosen
 
 
-def verify(subject: Subject, ids: Sequence[str]) -> Iterator[tuple[str, Finding]]:
+def verify(
+    subject: Subject, ids: Sequence[str], named: Collection[str] = ()
+) -> Iterator[tuple[str, Finding]]:
     """Findings of the checks, each with its id: at least one for every component it is about.
 
     A check that needs another one which does not hold is not run and says so (`ok` None), so that
-    one fault is reported by the check that it belongs to.
+    one fault is reported by the check that it belongs to. If that one is not among `ids`, its fault
+    is reported all the same, in front: a selection does not make a broken package good.
+
+    Args:
+        named: ids that the user spelled out. Where such a check does not apply, it fails: the
+            answer to a question is not that there was nothing to ask.
     """
     runner = _Runner(subject)
+    told: set[tuple[str, Part | None]] = {(i, p) for i in ids for p in _places(BY_ID[i], subject)}
     for i in ids:
         check = BY_ID[i]
-        for part in (None,) if check.package else tuple(subject.parts):
+        for part in _places(check, subject):
+            for culprit, place, findings in runner.culprits(check, part):
+                if (culprit, place) not in told:
+                    told.add((culprit, place))
+                    yield from ((culprit, _placed(f, place)) for f in findings)
             for finding in runner.findings(check, part):
-                component = finding.component or (part.name if part else None)
-                yield i, replace(finding, component=component)
+                if i in named and finding.ok is None and finding.see is None:
+                    finding = replace(finding, ok=False, reason=finding.reason or "not-applicable")
+                yield i, _placed(finding, part)
+
+
+def _places(check: Check, subject: Subject) -> tuple[Part | None, ...]:
+    """What a check is run on: the package (None), or each of its components."""
+    return (None,) if check.package else tuple(subject.parts)
+
+
+def _placed(finding: Finding, part: Part | None) -> Finding:
+    return replace(finding, component=finding.component or (part.name if part else None))
 
 
 class _Runner:
@@ -73,9 +95,24 @@ class _Runner:
             for p in parts:
                 if not all(f.ok for f in self.findings(needed, p)):
                     of = f" of {p.name}" if p and not part else ""
-                    return [not_applicable(f"needs {need}{of}")]
+                    return [not_applicable(f"needs {need}{of}", see=need)]
         found = check.run(self._subject, part) if part else check.run(self._subject)
         return found if any(not f.warning for f in found) else [*found, Finding(True, check.holds)]
+
+    def culprits(
+        self, check: Check, part: Part | None
+    ) -> Iterator[tuple[str, Part | None, list[Finding]]]:
+        """Checks whose faults keep this one from an answer, the first cause first."""
+        for see in dict.fromkeys(f.see for f in self.findings(check, part) if f.ok is None):
+            if see is None:
+                continue
+            needed = BY_ID[see]
+            same = part is not None and not needed.package
+            for p in (part,) if same else _places(needed, self._subject):
+                yield from self.culprits(needed, p)
+                faults = [f for f in self.findings(needed, p) if f.ok is False]
+                if faults:
+                    yield see, p, faults
 
 
 @dataclass
@@ -86,12 +123,19 @@ class Tally:
         states: records by `ok`.
         failed: ids with at least one false, in order.
         first: the first finding that is false.
+        idle: the first finding that does not apply.
     """
 
     states: Counter[bool | None] = field(default_factory=Counter)
     warnings: int = 0
     failed: list[str] = field(default_factory=list)
     first: tuple[str, Finding] | None = None
+    idle: tuple[str, Finding] | None = None
+
+    @property
+    def ok(self) -> bool:
+        """Nothing failed, and something held: a run that checked nothing says nothing good."""
+        return not self.failed and self.states[True] > 0
 
     def add(self, check: str, finding: Finding) -> None:
         """Count one finding."""
@@ -101,11 +145,28 @@ class Tally:
             self.first = self.first or (check, finding)
             if check not in self.failed:
                 self.failed.append(check)
+        if finding.ok is None:
+            self.idle = self.idle or (check, finding)
+
+    def fault(self) -> tuple[str, str] | None:
+        """(how it ended, the first thing to look at) of a run that is not ok."""
+        if self.first is not None:
+            check, finding = self.first
+            inside = finding.message.startswith(finding.component or "")
+            where = "" if inside else f"{finding.component}: "
+            found = f": found {finding.actual}" if finding.actual is not None else ""
+            expected = f", expected {finding.expected}" if finding.expected is not None else ""
+            text = f"the first: {check}: {where}{finding.message}{found}{expected}"
+            return f"findings: {self.states[False]}", text
+        if self.ok:
+            return None
+        check, finding = self.idle or ("package.json", Finding(None, "no components"))
+        return "nothing was checked", f"{check}: {finding.message}"
 
     def summary(self) -> dict[str, Any]:
         """Fields of the `summary` record."""
         return {
-            "ok": not self.failed,
+            "ok": self.ok,
             "passed": self.states[True],
             "failed": self.states[False],
             "not_applicable": self.states[None],

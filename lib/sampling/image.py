@@ -8,7 +8,7 @@ import os
 import struct
 import warnings
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,6 +30,9 @@ MAX_RECIPE_BYTES = 65_535
 """Cap on the recipe in a PNG; other readers refuse long text chunks."""
 RECIPE_KEY = "ntool"
 PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
+CAPTION_LINES = 3
+LINE_PIXELS = 12
+"""From line to line of a caption; Pillow's own font is 10 pixels high."""
 KEPT_CHUNKS = (b"IHDR", b"PLTE", b"tRNS", b"IDAT", b"IEND")
 """All that decides the pixels of a still PNG. Text, colour profiles, EXIF and animation frames are
 dropped unread, which also takes away their decompression bombs."""
@@ -193,11 +196,12 @@ def load_image(path: str | os.PathLike[str], max_pixels: int = MAX_PIXELS) -> Im
 def contact_sheet(
     images: Sequence[U8], captions: Sequence[str] | None = None, columns: int = 4
 ) -> U8:
-    """One picture of many, in rows of `columns`, each with a line of text below it.
+    """One picture of many, in rows of `columns`, each with up to three lines of text below it.
 
     Args:
         images: uint8 [H, W, 3] each; sizes may differ, a cell is as large as the largest.
-        captions: one for each image, or None; cut to the width of the cell, non-ASCII shown as `?`.
+        captions: one for each image, or None; wrapped to the width of the cell, non-ASCII shown as
+            `?`. Of a caption that needs more lines the last word (a seed) stays.
     Returns:
         uint8 [H, W, 3] on white.
     Raises:
@@ -212,9 +216,15 @@ def contact_sheet(
             f"{'no' if captions is None else len(captions)} captions",
             expected="at least one image and column, and a caption for each image or none",
         )
-    gap, line = 4, 16 if captions is not None else 0
-    cell_h = max(i.shape[0] for i in images) + line + gap
-    cell_w = max(i.shape[1] for i in images) + gap
+    gap, width = 4, max(i.shape[1] for i in images)
+    font = ImageFont.load_default()
+    texts = [
+        wrap("".join(c if " " <= c <= "~" else "?" for c in caption), width, font.getlength)
+        for caption in captions or ()
+    ]
+    band = LINE_PIXELS * max(map(len, texts), default=0) + gap if texts else 0
+    cell_h = max(i.shape[0] for i in images) + band + gap
+    cell_w = width + gap
     columns = min(columns, len(images))
     rows = -(-len(images) // columns)
     sheet = np.full((rows * cell_h + gap, columns * cell_w + gap, 3), 255, np.uint8)
@@ -225,14 +235,48 @@ def contact_sheet(
         return sheet
     canvas = Image.fromarray(sheet)
     draw = ImageDraw.Draw(canvas)
-    font = ImageFont.load_default()
-    for k, caption in enumerate(captions):
-        text = "".join(c if " " <= c <= "~" else "?" for c in caption)
-        while text and draw.textlength(text, font=font) > cell_w - gap:
-            text = text[:-1]
-        y = gap + k // columns * cell_h + cell_h - gap - line
-        draw.text((gap + k % columns * cell_w, y + 2), text, fill=(0, 0, 0), font=font)
+    for k, lines in enumerate(texts):
+        x, y = gap + k % columns * cell_w, gap + k // columns * cell_h + cell_h - gap - band
+        for i, text in enumerate(lines):
+            draw.text((x, y + 2 + i * LINE_PIXELS), text, fill=(0, 0, 0), font=font)
     return np.asarray(canvas).copy()
+
+
+def wrap(text: str, width: int, length: Callable[[str], float]) -> list[str]:
+    """A caption in at most three lines, broken between words, inside a word only if it must be.
+
+    Args:
+        length: pixels of a text.
+    Returns:
+        lines no longer than `width` pixels; `...` stands for what is left out before the last word.
+    """
+    words = text.split()
+    lines = _lines(words, width, length)
+    if len(lines) <= CAPTION_LINES:
+        return lines
+    fit = len(" ".join(lines[:CAPTION_LINES]).split())
+    for kept in range(min(fit, len(words) - 2), -1, -1):
+        shorter = _lines([*words[:kept], "...", words[-1]], width, length)
+        if len(shorter) <= CAPTION_LINES:
+            return shorter
+    return lines[:CAPTION_LINES]
+
+
+def _lines(words: Sequence[str], width: int, length: Callable[[str], float]) -> list[str]:
+    """As many lines as words need, or one more than a caption has."""
+    lines: list[str] = []
+    for word in words:
+        if len(lines) > CAPTION_LINES:
+            break
+        if lines and length(f"{lines[-1]} {word}") <= width:
+            lines[-1] += f" {word}"
+            continue
+        lines.append("")
+        for c in word:  # a word longer than the line goes on in the next one
+            if lines[-1] and length(lines[-1] + c) > width:
+                lines.append("")
+            lines[-1] += c
+    return lines
 
 
 def _sniff(data: bytes) -> str | None:

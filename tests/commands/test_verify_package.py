@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -51,6 +52,25 @@ def ntool(*arguments: object) -> Done:
 
 def records(done: Done) -> list[dict[str, Any]]:
     return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def oks(done: Done) -> dict[str, list[bool | None]]:
+    """The verdicts of each id, in order."""
+    found: dict[str, list[bool | None]] = {}
+    for r in records(done):
+        if r["kind"] == "check":
+            found.setdefault(r["id"], []).append(r["ok"])
+    return found
+
+
+def summary(done: Done) -> dict[str, Any]:
+    return next(r for r in records(done) if r["kind"] == "summary")
+
+
+@pytest.fixture
+def broken(package: Path, tmp_path: Path) -> Path:
+    """A copy of the package that a test may damage."""
+    return Path(shutil.copytree(package, tmp_path / "broken"))
 
 
 def test_as_a_process(package: Path) -> None:
@@ -163,10 +183,10 @@ def test_sums(package: Path, tmp_path: Path) -> None:
         kept = tmp_path / "sums"
         kept.write_bytes(sums.read_bytes())
         sums.unlink()
-        hashes = [
-            r for r in records(ntool(package, "--check", "data.hash")) if r["kind"] == "check"
-        ]
-        assert [r["ok"] for r in hashes] == [None]
+        assert oks(ntool(package, "--check", "data.h*", "--check", "layout.files")) == {
+            "layout.files": [True],
+            "data.hash": [None],
+        }
         assert ntool(package, "--check", "data.hash", "--manifest", kept).returncode == 0
         lines = kept.read_text().splitlines()
         kept.write_text("\n".join(lines[1:]) + "\n")
@@ -203,3 +223,168 @@ def test_table_and_csv(package: Path) -> None:
     assert table.returncode == 0 and "layout.schema" in table.stdout
     csv = ntool(package, "--check", "layout.*", "--format", "csv")
     assert csv.returncode == 0 and csv.stdout.splitlines()[0].startswith("id,ok,component")
+
+
+# -- prerequisites, and checks that have nothing to say ------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "selection",
+    [
+        ("--check", "run.*"),
+        ("--check", "run.finite"),
+        ("--check", "weights.*"),
+        ("--check", "weights.complete"),
+        ("--check", "weights.sane", "--no-run"),
+        ("--check", "graph.dead"),
+        ("--check", "flow.*"),
+        ("--check", "flow.tokens"),
+        ("--check", "dtype.policy"),
+        ("--skip", "graph.parse", "--no-run"),
+    ],
+    ids=" ".join,
+)
+def test_a_broken_graph_outside_the_selection(broken: Path, selection: tuple[str, ...]) -> None:
+    graph = broken / "embedding" / "model.onnx"
+    graph.write_bytes(graph.read_bytes()[:-9])
+    done = ntool(broken, *selection, "--device", "cpu")
+    assert done.returncode == 1 and "graph.parse: embedding/model.onnx" in done.stderr
+    assert oks(done)["graph.parse"] == [False]
+    assert summary(done)["ok"] is False and summary(done)["failed_checks"] == ["graph.parse"]
+    about = [r["component"] for r in records(done) if r.get("id") == "graph.parse"]
+    assert about == ["embedding"]
+
+
+@pytest.mark.parametrize(
+    "selection",
+    ["run.finite", "run.load", "weights.*", "weights.complete", "flow.ports", "graph.*"],
+)
+def test_a_missing_graph_outside_the_selection(broken: Path, selection: str) -> None:
+    (broken / "embedding" / "model.onnx").unlink()
+    done = ntool(broken, "--check", selection, "--device", "cpu")
+    assert done.returncode == 1, done.stdout
+    assert oks(done)["layout.files"] == [False] and False not in oks(done).get("graph.parse", [])
+    assert summary(done)["failed_checks"] == ["layout.files"]
+
+
+def test_missing_data_and_report_outside_the_selection(broken: Path) -> None:
+    (broken / "embedding" / "model.safetensors").unlink()
+    (broken / "weight-loading-report.json").unlink()
+    for selection in ("data.bounds", "weights.complete"):
+        found = oks(ntool(broken, "--check", selection))
+        assert found["layout.files"] == [False, False]
+        assert True not in found[selection] or selection == "data.bounds"
+
+
+def test_prerequisites_that_hold_are_not_told(package: Path) -> None:
+    assert set(oks(ntool(package, "--check", "run.*", "--device", "cpu"))) == {
+        "run.load",
+        "run.dynamic",
+        "run.finite",
+    }
+
+
+def test_a_prerequisite_is_told_once_and_in_front(broken: Path) -> None:
+    (broken / "embedding" / "model.onnx").write_bytes(b"x")
+    done = ntool(broken, "--check", "graph.[cd]*")
+    ids = [(r["id"], r["component"]) for r in records(done) if r["kind"] == "check"]
+    assert ids.count(("graph.parse", "embedding")) == 1
+    at = ids.index(("graph.parse", "embedding"))
+    assert at < ids.index(("graph.checker", "embedding"))
+
+
+def test_weights_by_name_need_a_source(package: Path) -> None:
+    done = ntool(package, "--check", "weights.values")
+    assert done.returncode == 2 and "--against SOURCE" in done.stderr
+    assert oks(ntool(package, "--check", "weights.*"))["weights.values"] == [None, None]
+    assert ntool(package, "--check", "weights.*").returncode == 0
+    assert ntool(package, "--check", "weights.*", "--skip", "weights.values").returncode == 0
+
+
+def test_hashes_by_name_need_a_list(package: Path) -> None:
+    done = ntool(package, "--check", "data.hash")
+    assert done.returncode == 1 and "data.hash: no SHA256SUMS" in done.stderr
+    assert oks(done) == {"data.hash": [False]}
+    assert oks(ntool(package, "--check", "data.*"))["data.hash"] == [None]
+
+
+def test_standard_by_name_is_asked_for(package: Path) -> None:
+    assert oks(ntool(package, "--check", "graph.standard")) == {"graph.standard": [True, True]}
+    assert oks(ntool(package, "--check", "graph.*"))["graph.standard"] == [None, None]
+
+
+def test_by_name_where_it_cannot_apply(package: Path) -> None:
+    """A lone graph has no manifest: asking for a check of the manifest is not answered by ok."""
+    graph = package / "embedding" / "model.onnx"
+    done = ntool(graph, "--check", "graph.parse", "--check", "flow.ports")
+    assert done.returncode == 1 and "there is no package.json" in done.stderr
+    assert oks(done) == {"graph.parse": [True], "flow.ports": [False]}
+    assert ntool(graph, "--check", "graph.parse", "--check", "flow.p*").returncode == 0
+
+
+@pytest.mark.parametrize("pattern", ["weights.v*", "*.hash"])
+def test_nothing_checked_is_not_ok(package: Path, pattern: str) -> None:
+    done = ntool(package, "--check", pattern)
+    assert done.returncode == 1 and done.stderr.count("\n") == 1
+    assert "nothing was checked" in done.stderr
+    found = summary(done)
+    assert (found["ok"], found["passed"], found["failed"]) == (False, 0, 0)
+
+
+def test_a_package_of_no_components_is_not_ok(broken: Path) -> None:
+    manifest = json.loads((broken / "package.json").read_text())
+    (broken / "package.json").write_text(json.dumps({**manifest, "components": {}}))
+    done = ntool(broken, "--check", "graph.parse")
+    assert done.returncode == 1 and "nothing was checked" in done.stderr
+
+
+def test_no_list_is_written_when_nothing_was_checked(package: Path) -> None:
+    done = ntool(package, "--check", "data.hash", "--write-manifest")
+    assert done.returncode == 1 and "SHA256SUMS not written" in done.stderr
+    assert not (package / "SHA256SUMS").exists()
+
+
+# -- what is named is opened first ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "option", [("--against", "nope/nope/nope"), ("--against", "demo:no"), ("--manifest", "nope")]
+)
+def test_mistyped_names_come_first(package: Path, option: tuple[str, str]) -> None:
+    done = ntool(package, *option, "--device", "cpu")
+    assert done.returncode == 4 and option[1] in done.stderr
+    assert [r["kind"] for r in records(done)] == ["begin", "error"]
+
+
+def test_checkpoint_of_no_known_family(package: Path, tmp_path: Path) -> None:
+    from ntool.lib import demo
+
+    other = Path(shutil.copytree(demo.path("shapes"), tmp_path / "other"))
+    config = json.loads((other / "config.json").read_text())
+    (other / "config.json").write_text(json.dumps({**config, "model_type": "bert"}))
+    done = ntool(package, "--against", other, "--device", "cpu")
+    assert done.returncode == 5 and [r["kind"] for r in records(done)] == ["begin", "error"]
+
+
+def test_a_checkpoint_is_no_package(tmp_path: Path) -> None:
+    from ntool.lib import demo
+
+    for given in (demo.path("shapes"), "demo:shapes", f"{demo.path('shapes')}/config.json"):
+        done = ntool(given)
+        assert done.returncode == 4
+        assert f"hint: ntool export-component {given} -o PKG\n" in done.stderr
+    (tmp_path / "a b").mkdir()
+    assert f"export-component '{tmp_path}/a b' -o PKG" in ntool(tmp_path / "a b").stderr
+
+
+# -- subsets -------------------------------------------------------------------------------------
+
+
+def test_summary_of_a_subset_says_what_ran(package: Path) -> None:
+    done = ntool(package, "--check", "run.finite", "--check", "weights.complete")
+    said = {r["id"]: r["message"] for r in records(done) if r["kind"] == "check"}
+    assert "embedding" in said["run.finite"] and "vision_encoder" in said["run.finite"]
+    assert "denoising" not in said["run.finite"] and "prefill" not in said["run.finite"]
+    report = json.loads((package / "weight-loading-report.json").read_text())
+    total, excluded = report["counts"]["source_tensors"], report["counts"]["excluded"]
+    assert f"{excluded} of {total} source tensors are excluded" in said["weights.complete"]

@@ -279,9 +279,30 @@ def test_contact_sheet():
     assert (sheet[4:12, 4:14] == 0).all() and (sheet[4:20, 28:48] == 7).all()
     assert (sheet[24:32, 4:14] == 0).all() and (sheet[24:, 28:] == 255).all()
     named = image.contact_sheet([large] * 2, ["a", "\u732b" * 99], columns=8)
-    assert named.shape == (4 + 36, 52, 3)
+    assert named.shape == (4 + 16 + 4 + 3 * 12 + 4, 52, 3)
     assert (named[20:36, 4:24] < 128).any()  # the caption was drawn
-    assert (named[:, 48:] == 255).all()  # and the long one was cut
+    assert (named[36:, 4:24] == 255).all()  # on one line
+    for line in range(3):  # the long one on three
+        assert (named[22 + 12 * line : 34 + 12 * line, 28:48] < 128).any()
+    assert (named[:, 48:] == 255).all() and (named[58:] == 255).all()  # and was cut
+    one = image.contact_sheet([large] * 2, ["a", "b"])
+    assert one.shape == (4 + 16 + 16 + 4, 52, 3)
     for args in ([], None, 1), ([small], None, 0), ([small], [], 1):
         with pytest.raises(UsageProblem, match="contact sheet"):
             image.contact_sheet(*args)
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        ("", []),
+        ("a b", ["a b"]),
+        ("a large red circle (42)", ["a large", "red circle", "(42)"]),
+        ("one two three four five six seven eight (7)", ["one two", "three four", "... (7)"]),
+        ("incomprehensibilities (7)", ["incomprehe", "nsibilitie", "s (7)"]),
+        ("x" * 99, ["x" * 10] * 3),
+        ("ab " + "y" * 99, ["ab", "y" * 10, "y" * 10]),
+    ],
+)
+def test_captions_wrap(text, lines):
+    assert image.wrap(text, 10, len) == lines

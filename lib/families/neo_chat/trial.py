@@ -19,7 +19,7 @@ from ...package.package import Package
 from ...runtime.arrays import Arrays
 from ...runtime.session import Session, to_numpy
 from . import positions as place
-from .pipeline import Pipeline, Recipe
+from .pipeline import DRAWING, READING, Pipeline, Recipe
 from .request import Request
 
 Sizes = dict[str, int]
@@ -211,37 +211,46 @@ class _Trial(Pipeline):
         return self._watched[component]  # type: ignore[return-value]
 
 
-def finite(package: Package, sessions: dict[str, Session]) -> Iterator[tuple[str, str]]:
-    """A tiny prefill and two denoising steps, as far as the package has the components for them.
+def finite(
+    package: Package, sessions: dict[str, Session]
+) -> tuple[list[str], list[tuple[str, str]]]:
+    """A tiny prefill and two denoising steps, as far as the package has the components for them;
+    a component that has no part in either runs alone, on noise.
 
     Args:
         sessions: a loaded session of every component.
-    Yields:
-        (component, output) whose values are not finite. After the first bad prefill or step the
-        rest is not run.
+    Returns:
+        What was run, in words; and each (component, output) whose values are not finite. After the
+        first of these the rest is not run.
     Raises:
         InputError: the pipeline itself refuses to go on.
     """
     found: list[tuple[str, str]] = []
     trial = _Trial(package, sessions, lambda component, name: found.append((component, name)))
     there = set(sessions)
-    if "vision_encoder" in there:
-        feeds, _ = _vision_encoder(package.manifest, _BASE["vision_encoder"])
-        trial.session("vision_encoder").run(feeds)
-    if {"embedding", "decoder"} <= there and not found:
-        task = "text-to-image"
+    task = "text-to-image"
+    reading = there >= set(READING)
+    drawing = reading and there >= set(DRAWING) and task in package.manifest["workflow"]["tasks"]
+    alone = there - set(READING if reading else ()) - set(DRAWING if drawing else ())
+    ran = []
+    for name in sessions:
+        if name in alone and not found:
+            feeds, _ = _MAKERS[name](package.manifest, _BASE[name])
+            trial.session(name).run(feeds)
+            ran.append(name)
+    if reading and not found:
         start = package.manifest["special_tokens"]["<|im_start|>"]
+        ran.append("prefill")
         try:
             prefix = trial.prefill(Request(task, ids=(start, start)))
         except Exception:
             if not found:
                 raise
         else:
-            drawing = {"image_gen_embedding", "image_gen_denoiser"} <= there
-            drawing = drawing and task in package.manifest["workflow"]["tasks"]
             if drawing and not found:
+                ran.append("two denoising steps")
                 _two_steps(trial, prefix, found)
-    yield from dict.fromkeys(found)
+    return ran, list(dict.fromkeys(found))
 
 
 def _two_steps(trial: _Trial, prefix: Any, found: list[tuple[str, str]]) -> None:

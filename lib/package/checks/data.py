@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 
 from ...checkpoint.regular_file import open_regular
 from ...checkpoint.safetensors_header import Header, read_header
@@ -42,7 +43,8 @@ def path(subject: Subject, part: Part) -> list[Finding]:
         _, found = locate(part, location, bare=subject.is_package)
         for f in found:
             if f.reason == "missing" and os.path.join(folder, location) in listed:
-                found = [not_applicable(f"{f.message}: see layout.files")]
+                see = "layout.files"
+                found = [not_applicable(f"{f.message}: see {see}", see=see)]
                 break
         where = f" ({tensors[0].where}" + (
             f" and {len(tensors) - 1} more)" if len(tensors) > 1 else ")"
@@ -52,7 +54,7 @@ def path(subject: Subject, part: Part) -> list[Finding]:
 
 
 def _extended(f: Finding, where: str) -> Finding:
-    return Finding(f.ok, f.message + where, f.expected, f.actual, f.component, f.reason, f.warning)
+    return replace(f, message=f.message + where)
 
 
 def by_location(found: list[External]) -> dict[str, list[External]]:
@@ -84,17 +86,16 @@ def bounds(subject: Subject, part: Part) -> list[Finding]:
 
 
 def _in(part: Part, f: Finding) -> Finding:
-    return Finding(
-        f.ok, f"{part.file}: {f.message}", f.expected, f.actual, None, f.reason, f.warning
-    )
+    return replace(f, message=f"{part.file}: {f.message}")
 
 
 def _limited(findings: list[Finding]) -> list[Finding]:
     if len(findings) <= MAX_LISTED:
         return findings
     first = sorted(findings, key=lambda f: f.ok is not False)
-    state = first[MAX_LISTED].ok
-    return [*first[:MAX_LISTED], Finding(state, f"and {len(findings) - MAX_LISTED} more")]
+    more = first[MAX_LISTED]
+    text = f"and {len(findings) - MAX_LISTED} more"
+    return [*first[:MAX_LISTED], Finding(more.ok, text, see=more.see)]
 
 
 def _range(e: External, location: str, size: int) -> list[Finding]:

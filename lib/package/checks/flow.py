@@ -9,7 +9,7 @@ from onnx import ModelProto, numpy_helper
 from ...errors import NtoolError
 from ..abi import family_module
 from .graph import ports
-from .subject import Check, Finding, Subject, bad, not_applicable
+from .subject import Check, Finding, Subject, bad, not_applicable, not_read
 
 FLOATS = {"float32", "float16", "bfloat16"}
 """Types between which an edge may cast."""
@@ -48,7 +48,8 @@ def edges(subject: Subject) -> list[Finding]:
     findings += _cache(subject.manifest, found)
     findings += _tasks(subject.manifest, set(found) | unknown)
     if unknown and not findings:
-        return [not_applicable(f"no graph of {', '.join(sorted(unknown))}: see graph.parse")]
+        text = f"no graph of {', '.join(sorted(unknown))}: see graph.parse"
+        return [not_applicable(text, see="graph.parse")]
     return findings
 
 
@@ -77,7 +78,12 @@ def _joined(edge: dict[str, Any], a: dict[str, Any], b: dict[str, Any]) -> list[
 def _cache(manifest: dict[str, Any], found: dict[str, Any]) -> list[Finding]:
     """Each entry of the cache is fed back by an edge, in every component that has its input."""
     abi = family_module(manifest["family"], "abi")
-    makers = [c for c, s in (abi.CACHE_PORTS if abi else {}).items() if "outputs" in s]
+    # without a maker of the cache in the package, it comes from another package: no edge says so
+    makers = [
+        c
+        for c, sides in (abi.CACHE_PORTS if abi else {}).items()
+        if "outputs" in sides and c in manifest["components"]
+    ]
     joined = {(e["from"], e["to"]): e for e in manifest["workflow"]["edges"]}
     findings = []
     places = [(e["layer"], e["role"]) for e in manifest["cache"]]
@@ -130,7 +136,8 @@ def tokens(subject: Subject) -> list[Finding]:
     assert manifest is not None
     folder, why = subject.resolve(manifest["tokenizer"])
     if folder is None:
-        return [not_applicable(f"{manifest['tokenizer']}: {why}: see layout.files")]
+        text = f"{manifest['tokenizer']}: {why}: see layout.files"
+        return [not_applicable(text, see="layout.files")]
     try:
         tokenizer = load(folder)
     except NtoolError as e:
@@ -152,6 +159,8 @@ def tokens(subject: Subject) -> list[Finding]:
     for part in subject.parts:
         guards = (abi.TOKEN_GUARDS if abi else {}).get(part.name)
         if part.path is None or part.reading.findings:
+            if guards is not None or part.entry["unsupported_token_ids"]:
+                findings.append(not_read(part))
             continue
         if guards is not None and guards[1] in manifest["special_tokens"]:
             port, token = guards

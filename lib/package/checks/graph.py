@@ -25,7 +25,9 @@ STAND_IN = "stand-in.bin"
 def parse(subject: Subject, part: Part) -> list[Finding]:
     """Bytes to a model: own rules on top of protobuf's (see parse.py)."""
     if part.path is None and subject.is_package:
-        return [not_applicable(f"{part.file}: {part.refused}: see layout.files")]
+        return [
+            not_applicable(f"{part.file}: {part.refused}: see layout.files", see="layout.files")
+        ]
     return part.reading.findings
 
 
@@ -101,7 +103,7 @@ def standard(subject: Subject, part: Part) -> list[Finding]:
     A call of a function that the model defines is standard when the function's own nodes are.
     """
     if not subject.options.standard_only and part.entry.get("execution_provider") != ANY_EP:
-        return [not_applicable("neither --standard-only nor execution_provider onnx-standard")]
+        return [not_applicable("no --standard-only, and the package is not onnx-standard")]
     own = {(f.domain, f.name) for f in part.model.functions}
     return [
         bad(

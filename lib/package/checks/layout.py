@@ -138,7 +138,7 @@ def _faults(name: str, value: Any, part: str | None = None) -> list[Finding]:
 CHECKS = (
     Check(
         "layout.files",
-        "all files that package.json names are there, and no others",
+        "all files of package.json are there, and no others",
         files,
         package=True,
     ),

@@ -14,7 +14,7 @@ from .. import layout
 from ..bindings import STACKED
 from .data import safetensors_name
 from .external import location_fault
-from .subject import MAX_LISTED, Check, Finding, Part, Subject, bad, not_applicable
+from .subject import MAX_LISTED, Check, Finding, Part, Subject, bad, not_applicable, not_read
 
 MAX_REPORT = 1 << 30
 ACTIONS = ("bound", "converted", "copied", "scale-consumed", "excluded")
@@ -26,7 +26,8 @@ def complete(subject: Subject) -> list[Finding]:
     """The report accounts for every source tensor, and every weight of a graph is in the report."""
     real, why = subject.resolve(layout.REPORT)
     if real is None:
-        return [not_applicable(f"{layout.REPORT}: {why}: see layout.files")]
+        text = f"{layout.REPORT}: {why}: see layout.files"
+        return [not_applicable(text, see="layout.files")]
     try:
         report = read_object(real, layout.REPORT, MAX_REPORT)
         rows = _rows(report)
@@ -51,13 +52,24 @@ def complete(subject: Subject) -> list[Finding]:
     for part in subject.parts:
         if part.path is None or part.reading.findings:
             targets = {k: v for k, v in targets.items() if k[0] != part.name}
+            findings.append(not_read(part))
             continue
         findings += _bound(part, targets)
         findings += _inline(part)
     for component, name in targets:
         text = f"{layout.REPORT}: {component}/{name} is in no graph"
         findings.append(bad(text, component=component, reason="no-initializer"))
-    return findings[:MAX_LISTED]
+    findings.sort(key=lambda f: f.ok is not False)
+    return findings[:MAX_LISTED] or [Finding(True, _in_words(rows))]
+
+
+def _in_words(rows: list[dict[str, Any]]) -> str:
+    """What holds, with the number of tensors that the package does not have."""
+    total = len(rows)
+    excluded = sum(r["action"] == "excluded" for r in rows)
+    if not excluded:
+        return f"every weight has its source; all {total} tensors are placed"
+    return f"{excluded} of {total} source tensors are excluded, the others placed"
 
 
 def _place(target: dict[str, Any]) -> tuple[str, int]:

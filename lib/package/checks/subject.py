@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -40,6 +41,7 @@ class Finding:
         component: name of the component, None for the package as a whole.
         reason: short stable code of the rule that was broken, where a check has several.
         warning: holds, but somebody should know.
+        see: id of the check whose fault keeps this one from an answer (`ok` None).
     """
 
     ok: bool | None
@@ -49,6 +51,7 @@ class Finding:
     component: str | None = None
     reason: str | None = None
     warning: bool = False
+    see: str | None = None
 
 
 def bad(message: str, expected: Any = None, actual: Any = None, **more: Any) -> Finding:
@@ -62,8 +65,14 @@ def warn(message: str, expected: Any = None, actual: Any = None, **more: Any) ->
 
 
 def not_applicable(message: str, **more: Any) -> Finding:
-    """A finding that says why the check has no answer."""
+    """A finding that says why the check has no answer; `see` where another check's fault is it."""
     return Finding(None, message, **more)
+
+
+def not_read(part: Part) -> Finding:
+    """What a check of the package says of a component whose graph it cannot use."""
+    text = f"no graph of {part.name}: see graph.parse"
+    return not_applicable(text, component=part.name, see="graph.parse")
 
 
 @dataclass
@@ -85,9 +94,9 @@ class Options:
     device: tuple[str, int] = ("cpu", 0)
 
 
-@dataclass
+@dataclass(eq=False)
 class Part:
-    """One graph.
+    """One graph. Two are the same only if they are one object.
 
     Attributes:
         name: of the component; without package.json the path of the graph.
@@ -160,12 +169,15 @@ class Subject:
         self.manifest: dict[str, Any] | None = None
         self.raw_manifest = b""
         if not path or "\0" in path or not os.path.exists(path):
-            raise SourceNotFound(f"{path}: no such file or folder")
+            hint = _export_hint(path) if path.startswith(("demo:", "hf://")) else None
+            raise SourceNotFound(f"{path}: no such file or folder", hint=hint)
         if not os.path.isdir(path):
             self.root, name = os.path.split(os.path.abspath(path))
             if not path.lower().endswith(".onnx"):
                 raise SourceNotFound(
-                    f"{path}: no package here", expected="a folder or a .onnx file"
+                    f"{path}: no package here",
+                    expected="a folder or a .onnx file",
+                    hint=_export_hint(path),
                 )
             # a link that the user names is followed, wherever it leads
             self.parts = [Part(name, name, os.path.realpath(path), self.root)]
@@ -240,7 +252,8 @@ class Subject:
                 raise InputError(f"{given}: graphs", found=f"more than {MAX_GRAPHS}")
         if not found:
             raise SourceNotFound(
-                f"{given}: no package here ({layout.MANIFEST} and *.onnx are missing)"
+                f"{given}: no package here ({layout.MANIFEST} and *.onnx are missing)",
+                hint=_export_hint(given),
             )
         parts = []
         for path in found:
@@ -249,6 +262,11 @@ class Subject:
             why = problem.message if problem else None
             parts.append(Part(file, file, None if why else real, os.path.dirname(path), {}, why))
         return parts
+
+
+def _export_hint(given: str) -> str:
+    """What makes a package of a checkpoint, for who names the checkpoint."""
+    return f"ntool export-component {shlex.quote(given)} -o PKG"
 
 
 @dataclass(frozen=True)

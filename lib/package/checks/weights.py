@@ -10,7 +10,8 @@ import numpy as np
 
 from ...checkpoint.regular_file import open_regular
 from ...checkpoint.tensor import BITS, Checkpoint
-from ...errors import InputError, NtoolError
+from ...errors import InputError, NtoolError, Unsupported
+from ...families import MODULES
 from ...numeric import convert
 from ..abi import family_module
 from ..bindings import Binding, Bindings
@@ -32,7 +33,7 @@ _EXPONENT = {
 def sane(subject: Subject, part: Part) -> list[Finding]:
     """No weight holds NaN or infinity, no matrix is all zero (unless so in --against)."""
     findings = []
-    source = _source(subject)
+    source = open_source(subject)
     for e in part.externals:
         dtype = safetensors_name(e.tensor.data_type)
         if dtype not in _FLOATS:
@@ -85,18 +86,18 @@ def _insane(
 
 
 class _Source:
-    """The checkpoint of --against, with the family's renames."""
+    """The checkpoint of --against, with its family's renames."""
 
-    def __init__(self, source: str, family: str | None) -> None:
+    def __init__(self, source: str) -> None:
         from ...checkpoint.source import open_checkpoint
         from ...families import find
 
         self.checkpoint: Checkpoint = open_checkpoint(source)
         self.checkpoint.refuse_if_broken()
-        name = find(self.checkpoint.config, f"{source}: config.json").NAME
-        abi = family_module(family, "abi")
-        if name != family or abi is None:
-            raise InputError(f"{source}: family", found=name, expected=f"{family}, as the package")
+        self.family: str = find(self.checkpoint.config, f"{source}: config.json").NAME
+        abi = family_module(self.family, "abi")
+        if abi is None:
+            raise Unsupported(f"{source}: packages of family {self.family}")
         self._bindings = Bindings(self.checkpoint, abi.rename(self.checkpoint))
 
     def bind(self, e: External) -> Binding:
@@ -119,20 +120,29 @@ class _Source:
         return _insane(self.wanted(binding), binding.dtype, e) is not None
 
 
-def _source(subject: Subject) -> _Source | None:
-    """The checkpoint of --against, opened once; None without the option."""
+def open_source(subject: Subject) -> _Source | None:
+    """The checkpoint of --against, opened once; None without the option.
+
+    Raises:
+        NtoolError: it cannot be opened, or is not of the package's family (if that is a known one:
+            what else package.json says is for layout.schema to judge).
+    """
     against = subject.options.against
     if against is None:
         return None
     kept: dict[str, _Source] = subject.__dict__.setdefault("_sources", {})
     if against not in kept:
-        kept[against] = _Source(against, subject.family)
+        source = _Source(against)
+        if subject.family != source.family and subject.family in MODULES.values():
+            expected = f"{subject.family}, as the package"
+            raise InputError(f"{against}: family", found=source.family, expected=expected)
+        kept[against] = source
     return kept[against]
 
 
 def values(subject: Subject, part: Part) -> list[Finding]:
     """Each weight is byte for byte what conversion of the checkpoint's tensor gives."""
-    source = _source(subject)
+    source = open_source(subject)
     if source is None:
         return [not_applicable("no --against SOURCE")]
     findings = []
