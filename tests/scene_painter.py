@@ -1,7 +1,8 @@
 """Draws scenes of the demonstration checkpoint's little world: flat shapes with smooth edges.
 
 Sizes and proportions were measured in the pictures of tests/data/demo-shapes/goldens, which
-tests/test_demo_scenes.py paints again pixel by pixel.
+tests/test_demo_scenes.py paints again pixel by pixel. No golden shows a medium size, a cross or two
+objects: these are measured in pictures that the model draws.
 """
 
 from __future__ import annotations
@@ -63,8 +64,11 @@ def paint(scene: Painting) -> np.ndarray:
     return np.asarray(image.resize((SIDE, SIDE), Image.Resampling.BOX))
 
 
+Colour = tuple[int, int, int]
+
+
 def _draw(
-    draw: ImageDraw.ImageDraw, thing: Thing, place: tuple[float, float], ground: tuple[int, int, int]
+    draw: ImageDraw.ImageDraw, thing: Thing, place: tuple[float, float], ground: Colour
 ) -> None:
     (x, y), r = (v * FINE for v in place), RADII[thing.size] * FINE
     colour = COLOURS[thing.colour]
@@ -72,7 +76,7 @@ def _draw(
     def bar(w: float, h: float) -> None:
         draw.rectangle((x - w, y - h, x + w, y + h), fill=colour)
 
-    def disc(w: float, fill: tuple[int, int, int]) -> None:
+    def disc(w: float, fill: Colour) -> None:
         # Pillow counts the last sample in
         draw.ellipse((x - w, y - w, x + w - 1, y + w - 1), fill=fill)
 
@@ -102,7 +106,7 @@ def _draw(
 
 
 def fresh(rng: np.random.Generator, count: int = 1) -> Painting:
-    """A random scene with one object, or with two of medium size that differ in colour and shape."""
+    """A random scene with one object, or with two medium ones that differ in colour and shape."""
     background, *colours = rng.choice(list(COLOURS), 1 + count, replace=False).tolist()
     shapes = rng.choice(SHAPES, count, replace=False).tolist()
     size = rng.choice(list(RADII)) if count == 1 else "medium"

@@ -3,7 +3,6 @@ and edits them, through the exported graphs, as well as its model card says."""
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -14,6 +13,7 @@ import pytest
 from PIL import Image
 
 from ntool.lib.families.neo_chat import draw
+from ntool.lib.families.neo_chat.jobs import Job
 from ntool.lib.families.neo_chat.pipeline import Pictures, Pipeline
 from ntool.lib.families.neo_chat.request import Request
 from ntool.lib.package.package import open_package
@@ -29,8 +29,9 @@ PAIRED = 8
 SEED = 20
 """Any number: the bars below leave room for a mistake in twenty, so that it need not be chosen."""
 ANSWERED = 0.95
-"""Least share of right answers. The card has 278 of 278 on these six kinds for one object and 61 of
-63 for two; yes/no questions, which it has near chance, are not asked here."""
+"""Least share of right answers. The card has 278 of 278 on these six kinds. Left out: yes/no
+questions, which it has near chance, and the colour of one object among two, which the weights get
+right three times in four (the NumPy reference gives the same wrong answers)."""
 EDITS = {"recolour": 7, "new background": 7, "move": 6}
 CARRIED_OUT = 17
 """Least number of the twenty edits that do what was asked. The card has 15 of 15 of these three."""
@@ -88,12 +89,11 @@ def at(found: Scene, place: str) -> bool:
 
 def questions(scene: Painting) -> Iterator[tuple[str, str, str]]:
     """(kind, question, answer) of all questions about a scene."""
-    for thing in scene.things:
-        yield "colour", f"what color is the {thing.shape}?", thing.colour
     yield "background", "what color is the background?", scene.background
     yield "count", "how many shapes are there?", ("one", "two")[len(scene.things) - 1]
     if len(scene.things) == 1:
         (thing,) = scene.things
+        yield "colour", f"what color is the {thing.shape}?", thing.colour
         yield "shape", "what shape is it?", thing.shape
         yield "place", "where is it?", thing.place
         yield "size", "how big is it?", thing.size
@@ -109,23 +109,33 @@ def test_questions_about_fresh_scenes(pipeline: Pipeline, tmp_path: Path) -> Non
     rng = np.random.default_rng(SEED)
     asked: dict[str, int] = defaultdict(int)
     right: dict[str, int] = defaultdict(int)
+    guessed = 0
     wrong = []
+    Image.new("RGB", (SIDE, SIDE), "gray").save(tmp_path / "nothing.png")
+    nothing = pipeline.encode([tmp_path / "nothing.png"], Request("chat").pixels())
     for i in range(SCENES):
         scene = fresh(rng, 2 if i >= SCENES - PAIRED else 1)
         request = Request("chat", images=(saved(scene, tmp_path / f"{i}.png"),))
         seen = pipeline.encode(request.images, request.pixels())
         for kind, question, wanted in questions(scene):
-            found = answer(pipeline, replace(request, prompt=question), seen)
+            asking = replace(request, prompt=question)
+            found = answer(pipeline, asking, seen)
+            guessed += answer(pipeline, asking, nothing) == wanted
             asked[kind] += 1
             right[kind] += found == wanted
             if found != wanted:
                 wrong.append((question, found, scene))
     for kind, n in asked.items():
         print(f"{kind:12} {right[kind]:3} of {n}")
-    print(f"{'all':12} {sum(right.values()):3} of {sum(asked.values())}", *wrong, sep="\n")
+    print(
+        f"{'all':12} {sum(right.values()):3} of {sum(asked.values())}; {guessed} without a picture"
+    )
+    print(*wrong, sep="\n")
     assert set(asked) == {"colour", "background", "count", "shape", "place", "size"}
     assert min(asked.values()) >= 20
     assert sum(right.values()) >= ANSWERED * sum(asked.values())
+    # the questions are not answered by what is likely: looking at nothing must not do
+    assert guessed < 0.5 * sum(asked.values())
 
 
 def instruction(rng: np.random.Generator, kind: str) -> tuple[Painting, str, Callable[..., bool]]:
@@ -147,13 +157,9 @@ def instruction(rng: np.random.Generator, kind: str) -> tuple[Painting, str, Cal
 
 def edited(pipeline: Pipeline, request: Request, seed: int) -> np.ndarray:
     options = {"cfg": 4.0, "img_cfg": 1.0, "steps": 20, "width": SIDE, "height": SIDE}
-    recipe = draw.recipe(pipeline, "image-edit", options, (SIDE, SIDE))
-    seen = pipeline.encode(request.images, request.pixels())
-    branches = {
-        name: pipeline.prefill(request.branch(name), seen) for name in ("cond", "img_cond")
-    }
-    latent = draw.first_latent(pipeline, recipe, seed, "portable")
-    return draw.run(pipeline, branches, latent, recipe, lambda step: None)
+    plan = draw.plan(pipeline, Job(request, seed, "", options), "portable", None, None)
+    branches = draw.prefixes(pipeline, plan.recipe, plan.job, {})
+    return draw.run(pipeline, branches, plan.latent(), plan.recipe, lambda step: None)
 
 
 def test_edits_of_fresh_scenes(pipeline: Pipeline, tmp_path: Path) -> None:
