@@ -127,15 +127,14 @@ def test_questions_about_fresh_scenes(pipeline: Pipeline, tmp_path: Path) -> Non
                 wrong.append((question, found, scene))
     for kind, n in asked.items():
         print(f"{kind:12} {right[kind]:3} of {n}")
-    print(
-        f"{'all':12} {sum(right.values()):3} of {sum(asked.values())}; {guessed} without a picture"
-    )
+    total = sum(asked.values())
+    print(f"{'all':12} {sum(right.values()):3} of {total}; {guessed} without a picture")
     print(*wrong, sep="\n")
     assert set(asked) == {"colour", "background", "count", "shape", "place", "size"}
     assert min(asked.values()) >= 20
-    assert sum(right.values()) >= ANSWERED * sum(asked.values())
+    assert sum(right.values()) >= ANSWERED * total
     # the questions are not answered by what is likely: looking at nothing must not do
-    assert guessed < 0.5 * sum(asked.values())
+    assert guessed < 0.5 * total
 
 
 def instruction(rng: np.random.Generator, kind: str) -> tuple[Painting, str, Callable[..., bool]]:
