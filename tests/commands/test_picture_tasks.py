@@ -12,7 +12,7 @@ from safetensors.numpy import load_file, save_file
 
 from ntool.lib.families.neo_chat import prompts
 from ntool.lib.runtime.session import Session
-from ntool.lib.sampling import guidance
+from ntool.lib.sampling import device_step, guidance
 from ntool.lib.sampling.image import to_uint8
 
 from ..families.neo_chat.golden_cases import COMPONENT, RUN, Case, close, load_case
@@ -231,6 +231,21 @@ def test_runs_of_a_step(
     g = guidance.Guidance(task, cfg=cfg, img_cfg=img_cfg, interval=interval)
     assert len(counts["decoder"]) == len(guidance.branches(g))
     assert len(counts["vision_encoder"]) == (task == "image-edit")
+
+
+@pytest.mark.parametrize("run", ["t2i_b_cfg4_shift3", "edit_4_dual", "edit_norm_channel"])
+def test_pictures_that_stay_on_the_device(packages, tmp_path, ntool, monkeypatch, run) -> None:
+    """The path of GPUs (latent, predictions and caches as device values), on CPU."""
+    monkeypatch.setattr(device_step, "used_on", lambda device: True)
+    case = load_case("dense-conv")
+    golden, entry = case.golden(run), case.runs[run]
+    args = entry["args"]
+    options = ["--prompt", args["prompt"], "--latent", golden_noise(case, entry)]
+    if "images" in args:
+        options += [*references(case, args), "--img-cfg", args["img_cfg_scale"]]
+    pkg = package("dense-conv", packages)
+    trace, _ = drawn(ntool, pkg, tmp_path, *options, *sampler_options(args))
+    close(trace["z"][-1:], golden["z_final"], RUN)
 
 
 def test_an_edit_has_the_shape_of_its_first_picture(demo_package, tmp_path, ntool) -> None:
