@@ -61,7 +61,8 @@ def test_edit_goldens(packages: Path, tmp_path: Path, ntool, name: str, run: str
 
 @pytest.mark.parametrize("name", ["dense-conv", "dense-mlp", "moe-mlp"])
 def test_edit_prefixes(packages: Path, tmp_path: Path, ntool, name: str) -> None:
-    """Ids, positions, features and caches of the three prefixes; the same picture from their files."""
+    """Ids, positions, features and caches of the three prefixes; the same picture from their
+    files."""
     case = load_case(name)
     golden, entry = case.golden("edit_4_dual"), case.runs["edit_4_dual"]
     args, pkg = entry["args"], package(name, packages)
@@ -188,14 +189,16 @@ SCALES = [
     ("image-edit", 4, 2, (0.25, 0.75), {0: 1, 1: 1, 2: 3, 3: 1}),
     ("image-edit", 1, 2, (0.25, 0.75), {0: 1, 1: 1, 2: 3, 3: 1}),
 ]
-"""Task, cfg, img-cfg, interval, and how often each of four steps at t = 0, .25, .5, .75 denoises."""
+"""Task, cfg, img-cfg, interval, and how often each of four steps at t = 0, .25, .5, .75
+denoises."""
 
 
 @pytest.mark.parametrize(("task", "cfg", "img_cfg", "interval", "runs"), SCALES)
 def test_runs_of_a_step(
     packages, tmp_path, ntool, monkeypatch, task, cfg, img_cfg, interval, runs
 ) -> None:
-    """Each step embeds the picture once and denoises once a branch that it needs; so do prefixes."""
+    """Each step embeds the picture once and denoises once a branch that it needs; so do
+    prefixes."""
     case = load_case("dense-conv")
     counts = {
         "image_gen_embedding": [],
