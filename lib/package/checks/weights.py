@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import ml_dtypes
 import numpy as np
@@ -12,12 +12,13 @@ from ...checkpoint.regular_file import open_regular
 from ...checkpoint.tensor import BITS, Checkpoint
 from ...errors import InputError, NtoolError, Unsupported
 from ...families import MODULES
-from ...numeric import convert
 from ..abi import family_module
-from ..bindings import Binding, Bindings
 from .data import BAND, safetensors_name
 from .external import External, locate
 from .subject import MAX_LISTED, Check, Finding, Part, Subject, bad, not_applicable
+
+if TYPE_CHECKING:
+    from ..bindings import Binding
 
 _FLOATS: dict[str, Any] = {
     "F64": np.dtype("<f8"), "F32": np.dtype("<f4"), "F16": np.dtype("<f2"),
@@ -91,6 +92,7 @@ class _Source:
     def __init__(self, source: str) -> None:
         from ...checkpoint.source import open_checkpoint
         from ...families import find
+        from ..bindings import Bindings
 
         self.checkpoint: Checkpoint = open_checkpoint(source)
         self.checkpoint.refuse_if_broken()
@@ -108,6 +110,8 @@ class _Source:
 
     def wanted(self, binding: Binding) -> Iterator[convert.Band]:
         """The bytes that the parameter must have."""
+        from ...numeric import convert
+
         for tensor in binding.sources:
             yield from convert.convert(self.checkpoint.bands(tensor), tensor.dtype, binding.dtype)
 
