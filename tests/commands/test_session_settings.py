@@ -1,4 +1,4 @@
-"""--low-memory and --threads: the same picture; and which sessions a run makes, keeps and lets go."""
+"""--low-memory and --threads give the same picture; which sessions a run makes, keeps, lets go."""
 
 from __future__ import annotations
 

@@ -19,7 +19,8 @@ from typing import Any
 
 import pytest
 
-from . import mistakes as made
+from . import graph_mistakes as graphs
+from . import run_mistakes as runs
 
 ROOT = Path(__file__).parents[3]
 GRAPHS = "tests/families/neo_chat/test_component_goldens.py"
@@ -62,164 +63,166 @@ class Row:
     """
 
     tests: tuple[str, ...]
-    made: tuple[tuple[made.Mistake, str], ...]
+    made: tuple[tuple[graphs.Mistake, str], ...]
     says: str = VALUES
 
 
 TABLE: dict[str, Row] = {
-    "sinusoid [sin,cos] instead of [cos,sin]": Row((B, COMMON), ((made.sines_first, B),)),
-    "t multiplied by 1000": Row((B, f"{THINK}[dense-conv-t2i_think]"), ((made.t_times_1000, B),)),
+    "sinusoid [sin,cos] instead of [cos,sin]": Row((B, COMMON), ((graphs.sines_first, B),)),
+    "t multiplied by 1000": Row((B, f"{THINK}[dense-conv-t2i_think]"), ((graphs.t_times_1000, B),)),
     "frequencies over half-1 instead of half": Row(
-        (COMMON,), ((made.frequencies_over_half_minus_1, COMMON),)
+        (COMMON,), ((graphs.frequencies_over_half_minus_1, COMMON),)
     ),
     "plain causal prompt mask": Row(
         (PICTURE_CONV, f"{PLACES}::test_image_prefill", f"{PREFIXES}[dense-conv]"),
-        ((made.causal_prompt, PICTURE_CONV),),
+        ((graphs.causal_prompt, PICTURE_CONV),),
     ),
-    "bidirectional prompt mask": Row((B, TEXT_CONV), ((made.bidirectional_prompt, TEXT_CONV),)),
-    "causal inside the generated block": Row((B,), ((made.causal_picture, B),)),
-    "generation blind to the prefix": Row((A, B), ((made.blind_to_the_prefix, A),)),
+    "bidirectional prompt mask": Row((B, TEXT_CONV), ((graphs.bidirectional_prompt, TEXT_CONV),)),
+    "causal inside the generated block": Row((B,), ((graphs.causal_picture, B),)),
+    "generation blind to the prefix": Row((A, B), ((graphs.blind_to_the_prefix, A),)),
     "h/w rotary with rope_theta": Row(
-        (PICTURE_CONV, f"{PREFIXES}[dense-conv]"), ((made.base_of_time_for_places, PICTURE_CONV),)
+        (PICTURE_CONV, f"{PREFIXES}[dense-conv]"), ((graphs.base_of_time_for_places, PICTURE_CONV),)
     ),
     "temporal rotary with base 1e4 (MoE: 5e6 instead of its 1e7)": Row(
         (TEXT_CONV, f"{TEXT}[moe-mlp]"),
-        ((made.time_base_1e4, TEXT_CONV), (made.time_base_5e6, f"{TEXT}[moe-mlp]")),
+        ((graphs.time_base_1e4, TEXT_CONV), (graphs.time_base_5e6, f"{TEXT}[moe-mlp]")),
     ),
     "rotary frequencies of the whole head, truncated": Row(
-        (TEXT_CONV,), ((made.frequencies_of_the_whole_head, TEXT_CONV),)
+        (TEXT_CONV,), ((graphs.frequencies_of_the_whole_head, TEXT_CONV),)
     ),
     "interleaved rotary in the backbone": Row(
-        (TEXT_CONV,), ((made.interleaved_backbone, TEXT_CONV),)
+        (TEXT_CONV,), ((graphs.interleaved_backbone, TEXT_CONV),)
     ),
     "h and w swapped": Row(
         (PICTURE_CONV, B),
-        ((made.rows_and_columns_swapped, PICTURE_CONV), (made.rows_and_columns_swapped, B)),
+        ((graphs.rows_and_columns_swapped, PICTURE_CONV), (graphs.rows_and_columns_swapped, B)),
     ),
     "half-split rotary in the vision tower": Row(
-        (PICTURE_CONV, B), ((made.half_split_tower, PICTURE_CONV), (made.half_split_tower, B))
+        (PICTURE_CONV, B), ((graphs.half_split_tower, PICTURE_CONV), (graphs.half_split_tower, B))
     ),
-    "tower x/y swapped": Row((EDIT_FEATURES, DUAL), ((made.tower_x_y_swapped, EDIT_FEATURES),)),
+    "tower x/y swapped": Row((EDIT_FEATURES, DUAL), ((graphs.tower_x_y_swapped, EDIT_FEATURES),)),
     "tower rotary missing / before GELU": Row(
         (PICTURE_CONV,),
-        ((made.tower_without_places, PICTURE_CONV), (made.places_before_gelu, PICTURE_CONV)),
+        ((graphs.tower_without_places, PICTURE_CONV), (graphs.places_before_gelu, PICTURE_CONV)),
     ),
-    "q/k norm halves swapped": Row((TEXT_CONV,), ((made.norm_halves_swapped, TEXT_CONV),)),
-    "one norm over the whole head": Row((TEXT_CONV,), ((made.norm_of_the_whole_head, TEXT_CONV),)),
-    "norm per quarter": Row((TEXT_CONV,), ((made.norm_of_each_quarter, TEXT_CONV),)),
-    "scale by hd/2": Row((TEXT_CONV,), ((made.scale_of_half_a_head, TEXT_CONV),)),
+    "q/k norm halves swapped": Row((TEXT_CONV,), ((graphs.norm_halves_swapped, TEXT_CONV),)),
+    "one norm over the whole head": Row(
+        (TEXT_CONV,), ((graphs.norm_of_the_whole_head, TEXT_CONV),)
+    ),
+    "norm per quarter": Row((TEXT_CONV,), ((graphs.norm_of_each_quarter, TEXT_CONV),)),
+    "scale by hd/2": Row((TEXT_CONV,), ((graphs.scale_of_half_a_head, TEXT_CONV),)),
     "kv heads tiled instead of repeated: und / gen": Row(
-        (TEXT_CONV, B), ((made.heads_tiled, TEXT_CONV), (made.heads_tiled_in_generation, B))
+        (TEXT_CONV, B), ((graphs.heads_tiled, TEXT_CONV), (graphs.heads_tiled_in_generation, B))
     ),
-    "understanding final norm in generation": Row((B,), ((made.other_final_norm, B),)),
+    "understanding final norm in generation": Row((B,), ((graphs.other_final_norm, B),)),
     "image tokens each with own t; missing extra step after `<img>`": Row(
         (PICTURE_CONV, f"{PLACES}::test_image_prefill"),
-        ((made.own_t_in_a_prompt_picture, PICTURE_CONV), (made.no_step_after_img, PICTURE_CONV)),
+        ((runs.own_t_in_a_prompt_picture, PICTURE_CONV), (runs.no_step_after_img, PICTURE_CONV)),
     ),
     "generated tokens with own t; t off by one": Row(
         (B, f"{PLACES}::test_every_picture_position[t2i_b_cfg4_shift3]"),
-        ((made.own_t_in_a_new_picture, B), (made.t_off_by_one, B)),
+        ((runs.own_t_in_a_new_picture, B), (runs.t_off_by_one, B)),
     ),
     "uncond picture placed at the cond length": Row(
-        (B, B_RUN), ((made.uncond_at_the_place_of_cond, B_RUN),)
+        (B, B_RUN), ((runs.uncond_at_the_place_of_cond, B_RUN),)
     ),
     "noise scale not divided by its max": Row(
-        (B, B_MLP), ((made.noise_scale_not_divided, B), (made.noise_scale_not_divided, B_MLP))
+        (B, B_MLP), ((runs.noise_scale_not_divided, B), (runs.noise_scale_not_divided, B_MLP))
     ),
     "noise scale not clamped": Row(
         (f"{T2I}[dense-conv-t2i_noise_clamped]",),
-        ((made.noise_scale_not_clamped, f"{T2I}[dense-conv-t2i_noise_clamped]"),),
+        ((runs.noise_scale_not_clamped, f"{T2I}[dense-conv-t2i_noise_clamped]"),),
         ONE_NUMBER,
     ),
     "patch grid used as token grid in the noise scale": Row(
-        (B, B_RUN), ((made.patches_taken_for_tokens, B_RUN),), ONE_NUMBER
+        (B, B_RUN), ((runs.patches_taken_for_tokens, B_RUN),), ONE_NUMBER
     ),
     "noise embedding missing / noise unscaled": Row(
-        (B, B_RUN), ((made.no_noise_embedding, B), (made.noise_not_scaled, B_RUN))
+        (B, B_RUN), ((runs.no_noise_embedding, B), (runs.noise_not_scaled, B_RUN))
     ),
     "t_eps 0.05 / absent": Row(
         (f"{T2I}[dense-conv-t2i_teps_default]", f"{T2I}[dense-conv-t2i_teps_0.05]"),
         (
-            (made.t_eps_of_the_config, f"{T2I}[dense-conv-t2i_teps_default]"),
-            (made.no_t_eps, f"{T2I}[dense-conv-t2i_teps_0.05]"),
+            (runs.t_eps_of_the_config, f"{T2I}[dense-conv-t2i_teps_default]"),
+            (runs.no_t_eps, f"{T2I}[dense-conv-t2i_teps_0.05]"),
         ),
     ),
     "shift applied to t / ignored": Row(
-        (B, B_RUN), ((made.shift_of_t, B_RUN), (made.no_shift, B_RUN))
+        (B, B_RUN), ((runs.shift_of_t, B_RUN), (runs.no_shift, B_RUN))
     ),
-    "generation tower rows channel-last": Row((B, A), ((made.generation_rows_channel_last, B),)),
-    "head patch order channel-first": Row((B_MLP,), ((made.head_channel_first, B_MLP),)),
-    "ImageNet normalisation of z": Row((B,), ((made.z_normalised, B),)),
-    "DepthToSpace DCR": Row((B,), ((made.depth_column_row, B),)),
+    "generation tower rows channel-last": Row((B, A), ((graphs.generation_rows_channel_last, B),)),
+    "head patch order channel-first": Row((B_MLP,), ((graphs.head_channel_first, B_MLP),)),
+    "ImageNet normalisation of z": Row((B,), ((graphs.z_normalised, B),)),
+    "DepthToSpace DCR": Row((B,), ((graphs.depth_column_row, B),)),
     "replicate padding in the head / extra GELU / grid transposed": Row(
         (B,),
         (
-            (made.replicate_padding, B),
-            (made.gelu_after_the_last_convolution, B),
-            (made.grid_transposed, B),
+            (graphs.replicate_padding, B),
+            (graphs.gelu_after_the_last_convolution, B),
+            (graphs.grid_transposed, B),
         ),
     ),
     "tanh GELU": Row(
         (*(f"{HEAD}[{c}]" for c in ("dense-conv", "dense-mlp", "moe-mlp")), PICTURE_CONV, COMMON),
         (
-            *((made.tanh_gelu, f"{HEAD}[{c}]") for c in ("dense-conv", "dense-mlp", "moe-mlp")),
-            (made.tanh_gelu, PICTURE_CONV),
-            (made.tanh_gelu, COMMON),
+            *((graphs.tanh_gelu, f"{HEAD}[{c}]") for c in ("dense-conv", "dense-mlp", "moe-mlp")),
+            (graphs.tanh_gelu, PICTURE_CONV),
+            (graphs.tanh_gelu, COMMON),
         ),
     ),
-    "GELU instead of SiLU in embedders": Row((A, B), ((made.gelu_in_the_embedders, A),)),
-    "1 + weight RMSNorm": Row((TEXT_CONV,), ((made.one_plus_weight, TEXT_CONV),)),
-    "guidance from c instead of u": Row((B, B_RUN), ((made.guided_from_c, B_RUN),)),
-    "dual weights swapped": Row((DUAL,), ((made.dual_weights_swapped, DUAL),)),
+    "GELU instead of SiLU in embedders": Row((A, B), ((graphs.gelu_in_the_embedders, A),)),
+    "1 + weight RMSNorm": Row((TEXT_CONV,), ((graphs.one_plus_weight, TEXT_CONV),)),
+    "guidance from c instead of u": Row((B, B_RUN), ((runs.guided_from_c, B_RUN),)),
+    "dual weights swapped": Row((DUAL,), ((runs.dual_weights_swapped, DUAL),)),
     "equal-scale branch wrong": Row(
         (f"{EDIT}[dense-conv-edit_3_equal]",),
-        ((made.equal_scales_from_c, f"{EDIT}[dense-conv-edit_3_equal]"),),
+        ((runs.equal_scales_from_c, f"{EDIT}[dense-conv-edit_3_equal]"),),
     ),
     'cfg = 1 taken as "off" although img != 1': Row(
         (f"{EDIT}[dense-conv-edit_4_dual_cfg1]",),
-        ((made.cfg_1_is_off, f"{EDIT}[dense-conv-edit_4_dual_cfg1]"),),
+        ((runs.cfg_1_is_off, f"{EDIT}[dense-conv-edit_4_dual_cfg1]"),),
     ),
     "t2i interval exclusive": Row(
         (f"{T2I}[dense-conv-t2i_interval_inclusive]", B_RUN),
         (
-            (made.exclusive_interval, f"{T2I}[dense-conv-t2i_interval_inclusive]"),
-            (made.exclusive_interval, B_RUN),
+            (runs.exclusive_interval, f"{T2I}[dense-conv-t2i_interval_inclusive]"),
+            (runs.exclusive_interval, B_RUN),
         ),
     ),
     "edit interval inclusive / lo = 0 rule dropped": Row(
         (f"{EDIT}[dense-conv-edit_interval_exclusive]", f"{EDIT}[dense-conv-edit_interval_lo0]"),
         (
-            (made.inclusive_edit_interval, f"{EDIT}[dense-conv-edit_interval_exclusive]"),
-            (made.no_rule_for_lo_0, f"{EDIT}[dense-conv-edit_interval_lo0]"),
+            (runs.inclusive_edit_interval, f"{EDIT}[dense-conv-edit_interval_exclusive]"),
+            (runs.no_rule_for_lo_0, f"{EDIT}[dense-conv-edit_interval_lo0]"),
         ),
     ),
     "norm factor not clamped to 1": Row(
         (f"{EDIT}[dense-mlp-edit_norm_clamp]",),
-        ((made.norm_not_clamped, f"{EDIT}[dense-mlp-edit_norm_clamp]"),),
+        ((runs.norm_not_clamped, f"{EDIT}[dense-mlp-edit_norm_clamp]"),),
     ),
     "channel norm across tokens / global as channel": Row(
         (f"{T2I}[dense-conv-t2i_norm_channel]", f"{T2I}[dense-conv-t2i_norm_global]"),
         (
-            (made.channel_norm_across_tokens, f"{T2I}[dense-conv-t2i_norm_channel]"),
-            (made.channel_as_global, f"{T2I}[dense-conv-t2i_norm_channel]"),
-            (made.global_as_channel, f"{T2I}[dense-conv-t2i_norm_global]"),
+            (runs.channel_norm_across_tokens, f"{T2I}[dense-conv-t2i_norm_channel]"),
+            (runs.channel_as_global, f"{T2I}[dense-conv-t2i_norm_channel]"),
+            (runs.global_as_channel, f"{T2I}[dense-conv-t2i_norm_global]"),
         ),
     ),
     "zero-star: no zero first step / no alpha": Row(
         (f"{T2I}[dense-conv-t2i_norm_zero_star]",),
         (
-            (made.no_zero_step, f"{T2I}[dense-conv-t2i_norm_zero_star]"),
-            (made.no_alpha, f"{T2I}[dense-conv-t2i_norm_zero_star]"),
+            (runs.no_zero_step, f"{T2I}[dense-conv-t2i_norm_zero_star]"),
+            (runs.no_alpha, f"{T2I}[dense-conv-t2i_norm_zero_star]"),
         ),
     ),
     "reference pixels rounded to bf16": Row(
-        (EDIT_FEATURES, DUAL), ((made.pixels_in_bf16, EDIT_FEATURES), (made.pixels_in_bf16, DUAL))
+        (EDIT_FEATURES, DUAL), ((runs.pixels_in_bf16, EDIT_FEATURES), (runs.pixels_in_bf16, DUAL))
     ),
     "re-encode clamped to [0,1]; image rows causal": Row(
         (f"{STORY}[dense-conv-interleave]",),
         (
-            (made.reencode_clamped, f"{STORY}[dense-conv-interleave]"),
-            (made.reencoded_rows_causal, f"{STORY}[dense-conv-interleave]"),
+            (runs.reencode_clamped, f"{STORY}[dense-conv-interleave]"),
+            (runs.reencoded_rows_causal, f"{STORY}[dense-conv-interleave]"),
         ),
     ),
     "bilinear / Lanczos resize": Row(
@@ -229,33 +232,33 @@ TABLE: dict[str, Row] = {
             *(f"{PIXELS}::test_preprocess[{n}]" for n in ("rgb_up", "rgb_down")),
         ),
         (
-            (made.bilinear, VQA_FEATURES),
-            (made.lanczos, VQA_FEATURES),
-            (made.bilinear, f"{PIXELS}::test_preprocess[rgb_up]"),
-            (made.lanczos, f"{PIXELS}::test_preprocess[rgb_down]"),
+            (runs.bilinear, VQA_FEATURES),
+            (runs.lanczos, VQA_FEATURES),
+            (runs.bilinear, f"{PIXELS}::test_preprocess[rgb_up]"),
+            (runs.lanczos, f"{PIXELS}::test_preprocess[rgb_down]"),
         ),
     ),
     "mean/std 0.5; rows channel-last": Row(
         (f"{PIXELS}::test_prefill_picture_of_a_checkpoint", VQA_FEATURES),
         (
-            (made.mean_and_std_half, f"{PIXELS}::test_prefill_picture_of_a_checkpoint"),
-            (made.rows_channel_last, f"{PIXELS}::test_prefill_picture_of_a_checkpoint"),
-            (made.rows_channel_last, VQA_FEATURES),
+            (runs.mean_and_std_half, f"{PIXELS}::test_prefill_picture_of_a_checkpoint"),
+            (runs.rows_channel_last, f"{PIXELS}::test_prefill_picture_of_a_checkpoint"),
+            (runs.rows_channel_last, VQA_FEATURES),
         ),
     ),
     "system block on the empty prompt; empty think block missing": Row(
         (f"{PREFIXES}[dense-conv]", f"{QUERIES}[t2i-0_0]", f"{QUERIES}[edit-1_0]"),
         (
-            (made.system_on_the_empty_prompt, f"{PREFIXES}[dense-conv]"),
-            (made.no_empty_thought, f"{PREFIXES}[dense-conv]"),
+            (runs.system_on_the_empty_prompt, f"{PREFIXES}[dense-conv]"),
+            (runs.no_empty_thought, f"{PREFIXES}[dense-conv]"),
         ),
     ),
     "MoE: weights not renormalised / top-k off by one / generation uses the und router": Row(
         (f"{PICTURE}[moe-mlp]", f"{TEXT}[moe-mlp]", B_MOE),
         (
-            (made.weights_not_renormalised, f"{PICTURE}[moe-mlp]"),
-            (made.one_expert_less, f"{TEXT}[moe-mlp]"),
-            (made.understanding_router, B_MOE),
+            (graphs.weights_not_renormalised, f"{PICTURE}[moe-mlp]"),
+            (graphs.one_expert_less, f"{TEXT}[moe-mlp]"),
+            (graphs.understanding_router, B_MOE),
         ),
     ),
 }
@@ -330,12 +333,12 @@ def all_made() -> Iterator[Any]:
 def test_the_mistake_is_caught(
     request: pytest.FixtureRequest,
     monkeypatch: pytest.MonkeyPatch,
-    mistake: made.Mistake,
+    mistake: graphs.Mistake,
     node: str,
     says: str,
 ) -> None:
     function, values = call_of(node, request)
-    made.rebuild_graphs(monkeypatch)
+    graphs.rebuild_graphs(monkeypatch)
     mistake(monkeypatch)
     with pytest.raises(AssertionError, match=says):
         function(**values)
@@ -350,5 +353,5 @@ def test_without_a_mistake_nothing_is_caught(
 ) -> None:
     """Calling tests in this way changes nothing by itself."""
     function, values = call_of(node, request)
-    made.rebuild_graphs(monkeypatch)
+    graphs.rebuild_graphs(monkeypatch)
     function(**values)
