@@ -127,7 +127,7 @@ def test_interleave_goldens(packages, tmp_path, ntool, monkeypatch, name: str, r
     case = load_case(name)
     golden, entry = case.golden(run), case.runs[run]
     args = entry["args"]
-    seen: dict[str, list] = {"features": [], "lengths": []}
+    seen: dict[str, list] = {"features": [], "lengths": [], "logits": []}
     plain = Session.run
 
     def watched(self, feeds, outputs=None, **options):
@@ -136,6 +136,7 @@ def test_interleave_goldens(packages, tmp_path, ntool, monkeypatch, name: str, r
             seen["features"].append(found["image_features"])
         if self.path.parent.name == "decoder":
             seen["lengths"].append(feeds["position_ids"].shape[1])
+            seen["logits"].append(found["logits"][0, -1])
         return found
 
     monkeypatch.setattr(Session, "run", watched)
@@ -153,6 +154,8 @@ def test_interleave_goldens(packages, tmp_path, ntool, monkeypatch, name: str, r
     close(np.concatenate(seen["features"]), golden["reencoded_features"], RUN)
     # the decoder ran as often and on as many tokens as the published implementation's
     assert seen["lengths"] == golden["und_forward_lengths"].tolist()
+    head = case.w["language_model.lm_head.weight"]
+    close(np.stack(seen["logits"]), golden["und_forward_last_hidden"] @ head.T, RUN)
     with Image.open(tmp_path / "story-0.png") as image:
         check_picture(np.asarray(image), golden["image_uint8"][0])
     kinds = [r["kind"] for r in done.records if r["kind"] in ("token", "step", "file", "text")]
