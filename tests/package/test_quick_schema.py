@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from ntool.lib.checkpoint.source import open_checkpoint
 from ntool.lib.package import export, manifest, schema
 from ntool.lib.package.quick_schema import Unknown, accepts
