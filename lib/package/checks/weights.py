@@ -18,6 +18,7 @@ from .external import External, locate
 from .subject import MAX_LISTED, Check, Finding, Part, Subject, bad, not_applicable
 
 if TYPE_CHECKING:
+    from ...numeric.convert import Band
     from ..bindings import Binding
 
 _FLOATS: dict[str, Any] = {
@@ -57,7 +58,7 @@ def _bands(real: str, e: External) -> Iterator[bytes]:
 
 
 def _insane(
-    bands: Iterable[convert.Band], dtype: str, e: External
+    bands: Iterable[Band], dtype: str, e: External
 ) -> tuple[str, str, Any, Any] | None:
     """(reason, text, expected, actual), or None for sound numbers. Bands hold whole elements."""
     wrong, first, zero, at = 0, None, True, 0
@@ -108,7 +109,7 @@ class _Source:
         self._bindings.claim(e.tensor.name, tuple(e.tensor.dims), e.tensor.data_type)
         return self._bindings.bound[e.tensor.name]
 
-    def wanted(self, binding: Binding) -> Iterator[convert.Band]:
+    def wanted(self, binding: Binding) -> Iterator[Band]:
         """The bytes that the parameter must have."""
         from ...numeric import convert
 
@@ -175,10 +176,10 @@ def values(subject: Subject, part: Part) -> list[Finding]:
     ]
 
 
-def _first_difference(wanted: Iterable[convert.Band], found: Iterable[convert.Band]) -> int | None:
+def _first_difference(wanted: Iterable[Band], found: Iterable[Band]) -> int | None:
     """First byte that differs, of two streams cut in different places; None if equal."""
-    a: convert.Band = b""
-    b: convert.Band = b""
+    a: Band = b""
+    b: Band = b""
     at = 0
     first, second = iter(wanted), iter(found)
     while True:
