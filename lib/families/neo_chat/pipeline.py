@@ -67,15 +67,12 @@ class Prefix:
         return [
             {
                 "name": k,
-                "dtype": DTYPE_NAMES[v.dtype.name],
+                "dtype": arrays.DTYPES[v.dtype.name],
                 "shape": list(v.shape),
                 "nbytes": v.nbytes,
             }
             for k, v in tensors.items()
         ]
-
-
-DTYPE_NAMES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16", "int64": "I64"}
 
 
 @dataclass(frozen=True)
@@ -139,7 +136,7 @@ class Pipeline:
             raise Unsupported(
                 f"{package.root}: family", found=manifest.get("family"), expected="neo_chat"
             )
-        self.tokenizer: Tokenizer = load(str(package.root / manifest["tokenizer"]))
+        self.tokenizer: Tokenizer = load(package.tokenizer_folder())
         self.tokens: dict[str, int] = manifest["special_tokens"]
         for name, i in self.tokens.items():
             if self.tokenizer.id(name) != i:
