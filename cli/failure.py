@@ -17,9 +17,9 @@ READER_CLOSED = 141
 _ENVIRONMENT_ERRORS = frozenset(
     getattr(errno, name)
     for name in (
-        "EACCES", "EDQUOT", "EFBIG", "EIO", "ELOOP", "EMFILE", "ENAMETOOLONG", "ENFILE", "ENODEV",
-        "ENOMEM", "ENOSPC", "ENOTEMPTY", "EPERM", "EROFS", "ESTALE", "ETIMEDOUT", "ETXTBSY",
-        "EXDEV",
+        "EACCES", "EBUSY", "EDQUOT", "EFBIG", "EIO", "ELOOP", "EMFILE", "ENAMETOOLONG", "ENFILE",
+        "ENODEV", "ENOMEM", "ENOSPC", "ENOTEMPTY", "ENXIO", "EPERM", "EROFS", "ESTALE",
+        "ETIMEDOUT", "ETXTBSY", "EXDEV",
     )
     if hasattr(errno, name)
 )  # fmt: skip

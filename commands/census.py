@@ -84,7 +84,7 @@ def census(
         names = frozenset(t.name for t in counted.tensors)
         family = recognise.recognise(counted.config, names)
         if groups is not None:
-            keys = [("groups", grouping.by_rules(grouping.read_rules(groups)))]
+            keys = [("groups", grouping.by_file(groups, counted.tensors))]
         else:
             rules = recognise.group_rules(family), recognise.component_rules(family)
             wanted = by or (["family"] if family else ["prefix"])
