@@ -257,7 +257,9 @@ def _experts(llm: _Fields) -> tuple[dict[str, Experts], bool, frozenset[int]]:
     if not is_moe(llm.values):
         return {}, False, frozenset()
     own = Experts(
-        llm.size("num_experts", most=MAX_EXPERTS), llm.size("num_experts_per_tok"), llm.size("moe_intermediate_size")
+        llm.size("num_experts", most=MAX_EXPERTS),
+        llm.size("num_experts_per_tok"),
+        llm.size("moe_intermediate_size"),
     )
 
     def generation(key: str, fallback: int) -> int:
@@ -294,9 +296,7 @@ def _backbone(llm: _Fields, top: _Fields) -> Backbone:
         )
     layers = llm.size("num_hidden_layers", most=MAX_LAYERS)
     sliding = llm.get("use_sliding_window", None) is not None and llm.flag("use_sliding_window")
-    if sliding and layers >= llm.size(
-        "max_window_layers", 28, at_least=0
-    ):
+    if sliding and layers >= llm.size("max_window_layers", 28, at_least=0):
         raise Unsupported(f"{where}: use_sliding_window", found="true", expected="false")
     H, KV, hd = (
         llm.size("num_attention_heads"),

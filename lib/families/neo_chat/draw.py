@@ -174,7 +174,9 @@ def read_latent(path: Path, options: dict[str, Any]) -> Start:
     height, width = file.tensors[name].shape[2:]
     if height * width > MAX_PIXELS:
         raise InputError(
-            f"{path}: tensor '{name}'", found=f"{width}x{height}", expected=f"<= {MAX_PIXELS} pixels"
+            f"{path}: tensor '{name}'",
+            found=f"{width}x{height}",
+            expected=f"<= {MAX_PIXELS} pixels",
         )
     value = file.finite(name)
     largest = float(np.abs(value).max())

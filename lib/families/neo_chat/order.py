@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from ...checkpoint.writer import check_new_files
-from ...errors import UsageProblem
+from ...errors import InputError, UsageProblem
 from ...sampling.euler import Step
 from . import draw, jobs
+from .jobs import Job
 from .pipeline import Pipeline, Prefix
 from .request import Request, from_options
 
@@ -56,7 +57,15 @@ class Order:
         todo = self.jobs
         if self.fit:
             todo = [replace(job, options=fitted(pipeline, job.options)) for job in todo]
-        return [draw.plan(pipeline, job, self.rng, self.start, cond) for job in todo], cond
+        return [self._plan(pipeline, job, cond) for job in todo], cond
+
+    def _plan(self, pipeline: Pipeline, job: Job, cond: Prefix | None) -> draw.Plan:
+        try:
+            return draw.plan(pipeline, job, self.rng, self.start, cond)
+        except UsageProblem as e:
+            if not job.line:
+                raise
+            raise InputError(f"{job.line}: {e.message}", hint=e.hint) from e
 
     def run(
         self,
