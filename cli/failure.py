@@ -88,4 +88,5 @@ def _of_click(error: BaseException) -> Failure:
     text = error.format_message() if hasattr(error, "format_message") else str(error)
     context = getattr(error, "ctx", None)
     # click repeats the word that it did not understand, however long
-    return Failure(USAGE, shorten(text, 2 * MAX_ECHO), f"{context.command_path} --help" if context else None)
+    text = shorten(text, 2 * MAX_ECHO)
+    return Failure(USAGE, text, f"{context.command_path} --help" if context else None)

@@ -6,6 +6,9 @@ import os
 import signal
 import sys
 import traceback
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, NoReturn
 
 from .console import Unfailing, console
@@ -20,7 +23,8 @@ def run(arguments: list[str]) -> int:
         return ENVIRONMENT
     try:
         try:
-            code = _invoke(arguments)
+            with _warnings_as_details():
+                code = _invoke(arguments)
         except BaseException as e:
             code = report(e)
         try:
@@ -32,6 +36,24 @@ def run(arguments: list[str]) -> int:
     except KeyboardInterrupt:
         code = INTERRUPTED
     return code
+
+
+@contextmanager
+def _warnings_as_details() -> Iterator[None]:
+    """Warnings of libraries go the way of other details: one line, with -v only.
+
+    A warning that means something to the user is a note or an error of ours. Which warnings there
+    are stays as it is, so that tests can turn them into errors.
+    """
+
+    def tell(message: Any, category: type[Warning], *_: Any, **__: Any) -> None:
+        console.detail(f"{category.__name__}: {message}")
+
+    shown, warnings.showwarning = warnings.showwarning, tell
+    try:
+        yield
+    finally:
+        warnings.showwarning = shown
 
 
 def _invoke(arguments: list[str]) -> int:

@@ -39,9 +39,7 @@ Steps = Annotated[
 ]
 Cfg = Annotated[
     float | None,
-    typer.Option(
-        "--cfg", parser=SCALE, metavar="SCALE", help="Guidance scale; 1 and below: none."
-    ),
+    typer.Option("--cfg", parser=SCALE, metavar="SCALE", help="Guidance scale; 1 and below: none."),
 ]
 CfgNorm = Annotated[
     str | None,
@@ -71,7 +69,9 @@ TEps = Annotated[
 ]
 Count = Annotated[
     int,
-    typer.Option("--count", parser=whole(1, 10_000), metavar="N", help="Pictures, with seeds in a row."),
+    typer.Option(
+        "--count", parser=whole(1, 10_000), metavar="N", help="Pictures, with seeds in a row."
+    ),
 ]
 Rng = Annotated[
     str,

@@ -116,7 +116,7 @@ class ArrayFile:
         t = self.tensors[name]
         array = np.empty(t.shape, DTYPES[t.dtype])
         with open_regular(os.path.realpath(self.path), str(self.path)) as f:
-            at, view = 0, memoryview(array.reshape(-1).view(np.uint8).data)
+            at, view = 0, array.reshape(-1).view(np.uint8).data
             while at < t.nbytes:
                 piece = f.read(t.offset + at, min(BAND, t.nbytes - at))
                 if not piece or not f.unchanged():
