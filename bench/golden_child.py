@@ -18,9 +18,13 @@ from typing import Any
 
 import numpy as np
 from PIL import Image
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 
 from ntool import guard
+from ntool.lib.families.neo_chat import interleave
+from ntool.lib.families.neo_chat.pipeline import Pipeline
+from ntool.lib.families.neo_chat.request import Request
+from ntool.lib.package.package import open_package
 from ntool.lib.sampling.image import read_png_recipe, to_uint8
 
 PROMISE = 1e-3
@@ -42,8 +46,9 @@ def ntool(*arguments: object) -> str:
 class Golden:
     """What is known and what was found, tensor by tensor."""
 
-    def __init__(self, folder: Path, entry: dict[str, Any]) -> None:
+    def __init__(self, folder: Path, entry: dict[str, Any], pictures: Path) -> None:
         self.entry, self.args = entry, entry.get("args", {})
+        self.pictures = pictures
         self.known: Arrays = load_file(folder / entry["file"])
         self.tensors = self.values = 0
         self.error = self.of_promise = 0.0
@@ -125,11 +130,75 @@ def question(g: Golden, package: Path, folder: Path, inputs: Path) -> None:
     g.same("input_ids", found["token_ids"], g.known["input_ids"])
     g.same("generated_ids", words, g.known["generated_ids"].reshape(-1))
     g.near("step_logits[0]", found["logits"][0], g.known["step_logits"][:1])
+    pipeline = Pipeline(open_package(package))
+    prefix = pipeline.prefill(Request("chat", prompt=text, images=(picture,)))
+    rows = [prefix.logits[0, -1]]
+    for _ in pipeline.decode(prefix, len(g.known["step_logits"])):
+        rows.append(prefix.logits[0, -1])  # of the step before: the prefix grows when asked on
+    g.near("step_logits", np.stack(rows[1:]))
+
+
+def references(g: Golden, inputs: Path) -> list[object]:
+    """--image options and pixel limits of an edit."""
+    names = g.args.get("images") or ([g.entry["source"]] if "source" in g.entry else [])
+    options: list[object] = []
+    for name in names:
+        options += ["--image", inputs / name]
+    if names and "min_pixels" in g.args:
+        options += ["--min-pixels", g.args["min_pixels"], "--max-pixels", g.args["max_pixels"]]
+    return options
+
+
+def thought(g: Golden, package: Path, folder: Path, prompt: str) -> None:
+    """The greedy thought, and the cache that it leaves behind the prompt."""
+    task = ["--task", "text-to-image", "--prompt", prompt, "--think"]
+    told = ntool("run-prefill", package, *task, "-o", folder / "thought")
+    records = [json.loads(line) for line in told.splitlines()]
+    g.same(
+        "think_text", [r["text"] for r in records if r["kind"] == "text"], [g.entry["think_text"]]
+    )
+    found = load_file(folder / "thought")
+    S = g.known["input_ids_cond"].shape[1]
+    g.same(
+        "picked_ids", found["token_ids"][0, S:][: g.known["picked_ids"].size], g.known["picked_ids"]
+    )
+    tail = {k: v[:, :, S:] for k, v in found.items() if k.startswith("past.")}
+    cache(g, "kv_cond_tail", tail)
+
+
+def interleaved(g: Golden, package: Path, folder: Path, inputs: Path) -> None:
+    """An interleaved run: every greedy choice, the text, the picture, and its last latent."""
+    args = g.args
+    save_file({"noise": g.known["noise"]}, folder / "noise")
+    options = [
+        "--task", "interleave", "--prompt", args["prompt"], "--system", args["system_message"],
+        "--size", f"{args['width']}x{args['height']}", "--steps", args["num_steps"],
+        "--cfg", args["cfg_scale"], "--img-cfg", args["img_cfg_scale"],
+        "--cfg-norm", args["cfg_norm"], "--shift", args["timestep_shift"],
+        "--decode", args["max_new_tokens"], "--latent", folder / "noise",
+        "-o", folder / "story.png",
+    ]  # fmt: skip
+    latents: list[np.ndarray] = []
+    plain = interleave.to_uint8
+    interleave.to_uint8 = lambda z: latents.append(z) or plain(z)  # type: ignore[func-returns-value]
+    try:
+        told = ntool("run-prefill", package, *options)
+    finally:
+        interleave.to_uint8 = plain
+    g.near("z_final", np.concatenate(latents).reshape(g.known["z_final"].shape))
+    records = [json.loads(line) for line in told.splitlines()]
+    g.same("picked_ids", [r["id"] for r in records if r["kind"] == "token"], g.known["picked_ids"])
+    g.same("text", [r["text"] for r in records if r["kind"] == "text"], [g.entry["text"]])
+    with Image.open(folder / "story-0.png") as image:
+        found = np.asarray(image)
+    known = g.known["image_uint8"].reshape(found.shape)
+    g.levels = int(np.abs(found.astype(int) - known.astype(int)).max())
 
 
 def picture(g: Golden, package: Path, folder: Path, inputs: Path) -> None:
-    """A text-to-image run: caches of the prompts where the golden has them, z, pixels."""
+    """A text-to-image or edit run: caches of the prompts where the golden has them, z, pixels."""
     args = g.args
+    pictures = references(g, g.pictures)
     prompt = args.get("prompt") or g.entry["prompt"]
     cfg = args.get("cfg_scale", g.entry.get("cfg_scale"))
     shift = args["timestep_shift"] if args.get("enable_timestep_shift", True) else 1
@@ -139,7 +208,11 @@ def picture(g: Golden, package: Path, folder: Path, inputs: Path) -> None:
         "--size", f"{args['width']}x{args['height']}", "--steps", args["num_steps"],
         "--cfg", cfg, "--shift", shift, "--cfg-interval", f"{lo},{hi}",
         "--cfg-norm", args.get("cfg_norm", "none"), "--t-eps", args.get("t_eps", 0.02),
+        "--img-cfg", args.get("img_cfg_scale", g.entry.get("img_cfg_scale", 1)), *pictures,
     ]  # fmt: skip
+    if args.get("think_mode"):
+        options.append("--think")
+        thought(g, package, folder, prompt)
     png, trace = folder / "picture.png", folder / "trace"
     ntool("sample-image", package, *options, "-o", png, "--trace", trace)
     found = load_file(trace)
@@ -147,7 +220,8 @@ def picture(g: Golden, package: Path, folder: Path, inputs: Path) -> None:
     g.near("timesteps", found["t"])
     recipe = read_png_recipe(png)
     assert recipe is not None
-    g.near("noise_scale", np.float32([recipe["noise_scale"]]))
+    if "noise_scale" in g.known:
+        g.near("noise_scale", np.float32([recipe["noise_scale"]]))
     if "z_steps" in g.known:
         g.near("z_steps", z[1:-1])
     if "z_after_step0" in g.known:
@@ -157,7 +231,17 @@ def picture(g: Golden, package: Path, folder: Path, inputs: Path) -> None:
             g.near(f"z_after_{n}_steps", z[n : n + 1])
     g.near("z_final", z[-1:])
     for branch, last, asked in (
-        ("kv_cond_last8", 8, ["--task", "text-to-image", "--prompt", prompt]),
+        (
+            "kv_cond_last8",
+            8,
+            [
+                "--task",
+                "image-edit" if pictures else "text-to-image",
+                "--prompt",
+                prompt,
+                *pictures,
+            ],
+        ),
         ("kv_uncond", None, ["--task", "unconditional"]),
     ):
         if any(name.startswith(f"{branch}.") for name in g.known):
@@ -168,7 +252,14 @@ def picture(g: Golden, package: Path, folder: Path, inputs: Path) -> None:
     g.levels = int(off.max())
 
 
-KINDS = {"prefill": prefill, "prefill_image": prefill, "vqa": question, "t2i": picture}
+KINDS = {
+    "prefill": prefill,
+    "prefill_image": prefill,
+    "vqa": question,
+    "t2i": picture,
+    "edit": picture,
+    "interleave": interleaved,
+}
 
 
 def package_of(source: str, entry: dict[str, Any], folder: Path, made: dict[str, Path]) -> Path:
@@ -195,12 +286,9 @@ def main(source: str, goldens: Path, folder: Path) -> None:
     for entry in json.loads((goldens / "manifest.json").read_text()):
         if entry["kind"] not in KINDS:
             continue
-        if entry.get("args", {}).get("think_mode"):
-            why = "the command line has no think mode yet"
-            print(json.dumps({"name": entry["name"], "skipped": why}), flush=True)
-            continue
-        golden = Golden(goldens, entry)
-        places = goldens if entry["kind"] == "t2i" or not inputs.is_dir() else inputs
+        golden = Golden(goldens, entry, inputs if inputs.is_dir() else goldens)
+        drawing = entry["kind"] in ("t2i", "edit", "interleave")
+        places = goldens if drawing or not inputs.is_dir() else inputs
         KINDS[entry["kind"]](golden, package_of(source, entry, folder, made), folder, places)
         print(json.dumps(golden.told()), flush=True)
 

@@ -72,7 +72,6 @@ def verify_package(
     from ..lib.package import sums, verify
     from ..lib.package.checks.subject import Options, Subject
     from ..lib.package.checks.weights import open_source
-    from ..lib.runtime.session import resolve_device
 
     if write_manifest and manifest:
         raise UsageProblem("--write-manifest with --manifest", expected="one of them")
@@ -89,6 +88,8 @@ def verify_package(
         options = Options(standard_only, against, manifest, write_manifest)
         subject = Subject(package, options)
         if any(i.startswith("run.") for i in ids):
+            from ..lib.runtime.session import resolve_device
+
             options.device = resolve_device(device, console.note)
         if manifest and not os.path.exists(manifest):
             raise SourceNotFound(f"--manifest {manifest}: no such file")

@@ -9,7 +9,7 @@ from typing import Any
 
 from .census import Counted
 from .checkpoint import strict_json
-from .checkpoint.regular_file import read_all
+from .checkpoint.regular_file import read_given
 from .checkpoint.tensor import Problem, Tensor
 from .errors import InputError
 from .records import dumps, read
@@ -51,7 +51,7 @@ def read_expected(path: str) -> dict[str, Any]:
         InputError: neither.
         SourceNotFound: no such file.
     """
-    text, fault = strict_json.decode(read_all(path, path, MAX_EXPECTED))
+    text, fault = strict_json.decode(read_given(path, MAX_EXPECTED))
     if text is None:
         raise InputError(f"{path}: {fault.message if fault else 'not text'}")
     value, faults = strict_json.parse(text)

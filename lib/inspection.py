@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from itertools import repeat
@@ -11,6 +10,7 @@ from typing import Any
 
 from .census import Counted
 from .checkpoint.config import layout_values
+from .checkpoint.regular_file import reading, standard_input
 from .checkpoint.safetensors_header import MAX_HEADER
 from .checkpoint.source import open_checkpoint
 from .checkpoint.tensor import Checkpoint, Problem, Tensor
@@ -119,8 +119,9 @@ def read(source: str, max_header: int = MAX_HEADER) -> Counted:
     """
     if source != "-":
         return counted(open_checkpoint(source, max_header=max_header))
-    lines = io.TextIOWrapper(sys.stdin.buffer, encoding="utf-8", newline="\n")
-    return counted_records(records_of_stream(lines))
+    lines = io.TextIOWrapper(standard_input(), encoding="utf-8", newline="\n")
+    with reading("standard input"):
+        return counted_records(records_of_stream(lines))
 
 
 def counted(checkpoint: Checkpoint) -> Counted:

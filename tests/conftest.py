@@ -1,4 +1,5 @@
-"""Running commands in the process and as processes, and a package of the demonstration checkpoint."""
+"""Running commands in the process and as processes, and a package of the demonstration
+checkpoint."""
 
 from __future__ import annotations
 

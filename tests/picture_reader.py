@@ -28,7 +28,8 @@ SHAPES = ("circle", "square", "triangle", "star", "ring", "cross")
 
 @dataclass(frozen=True)
 class Scene:
-    """What a picture shows. `x`, `y`: centre of mass of the object, 0..1 from the left and the top."""
+    """What a picture shows. `x`, `y`: centre of mass of the object, 0..1 from the left and the
+    top."""
 
     background: str
     colour: str

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from ..errors import InputError, UsageProblem
 from . import strict_json
-from .regular_file import read_all
+from .regular_file import read_given
 from .tensor import Tensor
 
 Key = Callable[[Tensor], str]
@@ -100,7 +100,7 @@ def read_rules(path: str) -> list[tuple[str, str]]:
         InputError: not such a list, or an expression that does not compile.
         SourceNotFound: no such file.
     """
-    text, fault = strict_json.decode(read_all(path, path, MAX_RULES))
+    text, fault = strict_json.decode(read_given(path, MAX_RULES))
     value, faults = strict_json.parse(text) if text is not None else (None, [fault])
     for fault in faults:
         if fault is not None:

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..errors import InputError
 from . import strict_json
 from .regular_file import read_all
 from .tensor import Problem
@@ -195,6 +196,25 @@ def contained(root: str, relative: str) -> tuple[str, Problem | None]:
             message = "no such file"
         return real, Problem("missing-shard", message, file=relative, malformed=True)
     return real, None
+
+
+def read_inside(root: str, relative: str, limit: int, name: str | None = None) -> bytes | None:
+    """All bytes of a small file of a model folder; None where there is nothing of that name.
+
+    Args:
+        root, relative: as for `contained`.
+        limit: the most that is read, bytes.
+        name: how messages call it; its path, by default.
+    Raises:
+        InputError: a link that leads outside or nowhere, not a regular file, or too large.
+    """
+    path = os.path.join(root, relative)
+    if not os.path.lexists(path):
+        return None
+    real, problem = contained(root, relative)
+    if problem is not None:
+        raise InputError(f"{name or path}: {problem.message}")
+    return read_all(real, name or path, limit)
 
 
 def absent_numbers(files: Iterable[str]) -> list[str]:

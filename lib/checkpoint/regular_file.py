@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import os
 import stat
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import BinaryIO
 
-from ..errors import InputError, SourceNotFound
+from ..errors import EnvironmentProblem, InputError, SourceNotFound
 
 _KINDS = {
     stat.S_IFDIR: "a directory",
@@ -117,6 +119,66 @@ def read_file(path: str, limit: int) -> bytes:
     """`read_all` of a path that the user named or that lies in a folder the user named: links are
     followed, the message calls the file by its path."""
     return read_all(os.path.realpath(path), path, limit)
+
+
+def standard_input() -> BinaryIO:
+    """Standard input as bytes.
+
+    Raises:
+        EnvironmentProblem: it is closed.
+    """
+    if sys.stdin is None:
+        raise EnvironmentProblem("standard input is closed")
+    return sys.stdin.buffer
+
+
+@contextmanager
+def reading(name: str) -> Iterator[None]:
+    """Errors of the system while something that was opened is read, named."""
+    try:
+        yield
+    except OSError as e:
+        raise EnvironmentProblem(f"{name}: cannot read: {e.strerror or e}") from e
+
+
+@contextmanager
+def open_given(path: str) -> Iterator[BinaryIO]:
+    """A file that the user named, to be read from start to end: a regular file, a pipe (as shells
+    make for `<(command)`), or standard input for `-`.
+
+    Raises:
+        NotRegular: a directory, socket or device.
+        SourceNotFound: no such file.
+        EnvironmentProblem: closed standard input, or an error while reading.
+    """
+    name = "standard input" if path == "-" else path
+    if path == "-":
+        stream = standard_input()
+        with reading(name):
+            yield stream
+        return
+    try:
+        status = os.stat(path)
+    except (FileNotFoundError, NotADirectoryError, ValueError) as e:
+        raise SourceNotFound(f"{path}: no such file") from e
+    if not stat.S_ISFIFO(status.st_mode):
+        _require_regular(status, name)
+    with reading(name), open(path, "rb") as stream:
+        yield stream
+
+
+def read_given(path: str, limit: int) -> bytes:
+    """All bytes of what `open_given` opens, at most `limit` of them.
+
+    Raises:
+        InputError: more than `limit`; or as `open_given`.
+    """
+    with open_given(path) as f:
+        raw = f.read(limit + 1)
+    if len(raw) > limit:
+        name = "standard input" if path == "-" else path
+        raise InputError(f"{name}: size", found=f"over {limit} bytes", expected=f"<= {limit}")
+    return raw
 
 
 def _require_regular(status: os.stat_result, name: str) -> None:

@@ -213,9 +213,12 @@ class Checkpoint:
 
         Raises:
             InputError: the first malformed file, else the first difference.
+            SourceNotFound: that is a tensor or file that the index names and that is not there.
         """
         errors = [p for p in self.problems if p.severity == "error"]
         for problem in sorted(errors, key=lambda p: not p.malformed):
             file = problem.file if problem.file != os.path.basename(self.source) else None
             where = ": ".join(x for x in (file, problem.name) if x)
-            raise InputError(f"{self.source}: {where + ': ' if where else ''}{problem.message}")
+            absent = problem.code == "missing-tensor" or problem.file in self.absent
+            kind = SourceNotFound if absent else InputError
+            raise kind(f"{self.source}: {where + ': ' if where else ''}{problem.message}")

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..errors import EnvironmentProblem, SourceNotFound, UsageProblem
+from ..errors import EnvironmentProblem, UsageProblem
+from .output_file import sync_folder
 
 ALIGNMENT = 64
 """Bytes. Offsets that are multiples of it suit every vector unit and cuBLAS."""
+METADATA = {"format": "pt"}
+"""What a checkpoint's files say of themselves; some loaders refuse a file that does not."""
 
 
 @dataclass(frozen=True)
@@ -87,10 +91,10 @@ def plan_files(entries: list[Entry], shard_nbytes: int) -> tuple[list[DataFile],
     return files, placed
 
 
-def encode_header(entries: Iterable[Entry]) -> bytes:
+def encode_header(entries: Iterable[Entry], metadata: Mapping[str, str] = METADATA) -> bytes:
     """Length prefix and JSON header, padded with spaces so that the data start on a 64-byte
     boundary."""
-    header: dict[str, object] = {"__metadata__": {"format": "pt"}}
+    header: dict[str, object] = {"__metadata__": dict(metadata)}
     at = 0
     for e in entries:
         header[e.name] = {
@@ -106,17 +110,26 @@ def encode_header(entries: Iterable[Entry]) -> bytes:
 
 def write_file(folder: Path, data: DataFile, progress: Callable[[int], object]) -> None:
     """Stream one data file into `folder` and flush it to the disk."""
-    with open(folder / data.name, "xb") as f:
-        f.write(data.header)
+    path = folder / data.name
+    with open(path, "xb") as f:
+        _named(path, f.write, data.header)
         for entry in data.entries:
             written = 0
             for band in entry.bands():
-                f.write(band)
+                _named(path, f.write, band)
                 written += len(band)
                 progress(len(band))
             assert written == entry.nbytes, f"{entry.name}: wrote {written} of {entry.nbytes}"
-        f.flush()
-        os.fsync(f.fileno())
+        _named(path, f.flush)
+        _named(path, os.fsync, f.fileno())
+
+
+def _named(path: Path, call: Callable[..., object], *arguments: object) -> None:
+    """Call, and give an error of the system the name of the file: write() does not know it."""
+    try:
+        call(*arguments)
+    except OSError as e:
+        raise OSError(e.errno, e.strerror, str(path)) from e
 
 
 def check_space(folder: Path, nbytes: int) -> None:
@@ -168,94 +181,79 @@ def check_output(out: Path, inputs: Iterable[str], *, force: bool, marker: str) 
 
 
 @contextmanager
-def new_folder(out: Path) -> Iterator[Path]:
+def new_folder(out: Path, *, replace: str | None = None) -> Iterator[Path]:
     """A temporary sibling of `out` that takes its place when the block ends, and vanishes if it
     raises.
 
     A killed process leaves at most a hidden folder `.NAME.ntool-PID.tmp`, never a half-written
-    `out`.
+    `out`. A link `out` stays, what it leads to is made.
+
+    Args:
+        replace: None keeps a folder that is there by now, even one that another process has just
+            made; the name of a file allows to replace a folder that holds it.
+    Raises:
+        UsageProblem: `out` exists and is not to be replaced.
+        EnvironmentProblem: something cannot be written; names what, by its place in `out`.
     """
-    out.parent.mkdir(parents=True, exist_ok=True)
+    given, out = out, Path(os.path.realpath(out))
     temporary = out.parent / f".{out.name}.ntool-{os.getpid()}.tmp"
-    shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir()
     try:
-        yield temporary
-        _sync(temporary)
-        old = None
-        if os.path.lexists(out):
-            old = out.parent / f".{out.name}.ntool-{os.getpid()}.old"
-            os.rename(out, old)
+        out.parent.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir()
         try:
-            os.rename(temporary, out)
+            yield temporary
+            sync_folder(temporary)
+            _take_place(temporary, out, given, replace)
         except BaseException:
-            if old is not None:
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise
+        sync_folder(out.parent)
+    except OSError as e:
+        where = Path(str(e.filename or ""))
+        if not ({temporary, out} & {where, *where.parents} or where in out.parents):
+            raise  # of the source, not of the output
+        shown = str(where).replace(str(temporary), str(given), 1)
+        raise EnvironmentProblem(f"{shown}: cannot write: {e.strerror}") from e
+
+
+def _take_place(temporary: Path, out: Path, given: Path, replace: str | None) -> None:
+    """Rename a finished folder to its place: where nothing is, or an empty folder, or one that may
+    be replaced. Of two that finish at the same time one fails: the rename itself sees to that."""
+    old = out.parent / f".{out.name}.ntool-{os.getpid()}.old"
+    while not _renamed(temporary, out):
+        if replace is None or not (out / replace).is_file():
+            raise UsageProblem(f"output '{given}' exists: made meanwhile by another process, kept")
+        try:
+            os.rename(out, old)
+        except FileNotFoundError:  # another process moves it just now
+            continue
+        try:
+            done = _renamed(temporary, out)
+        except BaseException:
+            with suppress(OSError):
                 os.rename(old, out)
             raise
-        _sync(out.parent)
-        if old is not None:
-            shutil.rmtree(old)
-    except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
+        shutil.rmtree(old, ignore_errors=True)
+        if done:
+            return
+
+
+def _renamed(temporary: Path, out: Path) -> bool:
+    """Rename; False where something is in the way."""
+    try:
+        os.rename(temporary, out)
+    except OSError as e:
+        if e.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+            return False
         raise
+    return True
 
 
 def write_bytes(path: Path, data: bytes) -> None:
     """Write a small file inside a folder that is not visible yet, flushed to the disk."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path, "xb") as f:
-        f.write(data)
-        f.flush()
-        os.fsync(f.fileno())
-
-
-def check_new_files(paths: Iterable[str]) -> None:
-    """Refuse output files that cannot be written, before the work that fills them.
-
-    Raises:
-        SourceNotFound: the folder is not there.
-        UsageProblem: a folder of that name, or two outputs of one name.
-        EnvironmentProblem: the folder is not writable.
-    """
-    seen: dict[str, str] = {}
-    for path in paths:
-        real = os.path.realpath(path)
-        if real in seen:
-            raise UsageProblem(f"outputs '{seen[real]}' and '{path}' are one file")
-        seen[real] = path
-        folder = os.path.dirname(real)
-        if not os.path.isdir(folder):
-            raise SourceNotFound(f"output '{path}': no folder '{os.path.dirname(path) or '.'}'")
-        if os.path.isdir(real):
-            raise UsageProblem(f"output '{path}' is a folder", expected="a file name")
-        if not os.access(folder, os.W_OK):
-            raise EnvironmentProblem(f"output '{path}': its folder cannot be written to")
-
-
-@contextmanager
-def new_file(out: Path) -> Iterator[Path]:
-    """A temporary sibling of the file `out`, renamed onto it when the block ends, removed if it
-    raises."""
-    temporary = out.parent / f".{out.name}.ntool-{os.getpid()}.tmp"
-    try:
-        yield temporary
-        with open(temporary, "rb") as f:
-            os.fsync(f.fileno())
-        os.replace(temporary, out)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-
-
-def _sync(folder: Path) -> None:
-    """Flush a folder's entries, where the system can open folders."""
-    try:
-        fd = os.open(folder, os.O_RDONLY)
-    except OSError:
-        return
-    try:
-        os.fsync(fd)
-    except OSError:
-        pass  # some file systems refuse fsync on folders
-    finally:
-        os.close(fd)
+        _named(path, f.write, data)
+        _named(path, f.flush)
+        _named(path, os.fsync, f.fileno())

@@ -6,23 +6,35 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
+from ..checkpoint.safetensors_header import read_header, require_sound
 from ..checkpoint.source import open_checkpoint
 from ..checkpoint.tensor import Checkpoint
-from ..errors import EnvironmentProblem
+from ..errors import EnvironmentProblem, NtoolError, UsageProblem
 from . import layout
-from .package import Package, is_package, open_package
+from .package import Package, inside, is_package, open_package
+
+WHERE = "NTOOL_CACHE names another folder"
 
 
 def cache_folder() -> Path:
-    """`NTOOL_CACHE`, else `ntool` in the user's cache folder."""
+    """`NTOOL_CACHE`, else `ntool` in the user's cache folder.
+
+    Raises:
+        EnvironmentProblem: a name that is not UTF-8, which the runtime cannot open.
+    """
     own = os.environ.get("NTOOL_CACHE")
-    if own:
-        return Path(own)
     base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return Path(base) / "ntool"
+    folder = own or os.path.join(base, "ntool")
+    try:
+        folder.encode()
+    except UnicodeEncodeError as e:
+        raise EnvironmentProblem(f"cache '{folder}': name is not UTF-8", hint=WHERE) from e
+    return Path(folder)
 
 
 def cache_key(checkpoint: Checkpoint) -> str:
@@ -37,28 +49,141 @@ def cache_key(checkpoint: Checkpoint) -> str:
         if os.path.exists(path):
             s = os.stat(path)
             lines.append(f"{path}\t{s.st_size}\t{s.st_mtime_ns}")
-    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:24]
+    text = "\n".join(lines)
+    return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:24]
 
 
 def package_of(source: str, note: Callable[[str], None]) -> Package:
     """The package in a folder, or the cached export of a checkpoint SOURCE.
 
+    Of several processes that want one export at the same time, one makes it and the others use it.
+    An entry of the cache that is damaged is made again.
+
     Raises:
         what `open_package`, `open_checkpoint` and `export.plan` raise.
+        EnvironmentProblem: the cache cannot be written.
     """
     if is_package(source):
         return open_package(source)
     checkpoint = open_checkpoint(source)
     checkpoint.refuse_if_broken()
     folder = cache_folder() / cache_key(checkpoint)
-    if not is_package(folder):
-        from . import export
+    found, _ = _whole(folder)
+    return found or _made(checkpoint, folder, note)
 
-        note(f"exporting {source} once into the cache ({folder})")
+
+def _made(checkpoint: Checkpoint, folder: Path, note: Callable[[str], None]) -> Package:
+    from . import export
+
+    plan = export.plan(checkpoint)  # what is wrong with the checkpoint is told before all else
+    with _alone(folder, note) as locked:
+        found, damage = _whole(folder)  # another process may have made it meanwhile
+        if found:
+            return found
+        if locked:
+            _clear(folder)
+        if damage:
+            note(f"cache '{folder}' is damaged ({damage}); exporting again")
+            _put_away(folder)
+        note(f"exporting {checkpoint.source} once into the cache ({folder})")
         try:
-            if folder.exists():  # a folder without package.json is none of ours that is finished
-                shutil.rmtree(folder)
-            export.write(export.plan(checkpoint), folder)
-        except OSError as e:
-            raise EnvironmentProblem(f"cache '{folder}': {e.strerror or e}") from e
-    return open_package(folder)
+            export.write(plan, folder)
+        except UsageProblem:  # without a lock, another process may have been quicker
+            found, _ = _whole(folder)
+            if not found:
+                raise
+            return found
+    found, damage = _whole(folder)
+    if not found:
+        raise EnvironmentProblem(f"cache '{folder}': {damage}", hint="delete that folder")
+    return found
+
+
+def _whole(folder: Path) -> tuple[Package | None, str]:
+    """An entry of the cache, if all of its files are there and as long as they should be; else what
+    is wrong with it, or "" where there is none."""
+    if not os.path.lexists(folder):
+        return None, ""
+    try:
+        package = open_package(folder)
+        for name, entry in package.manifest["components"].items():
+            graph = package.graph(name)
+            if not graph.is_file() or not graph.stat().st_size:
+                return None, f"no graph '{graph.name}' of {name}"
+            package.check_data(name)
+            for data in entry.get("data", []):
+                path = folder / inside(data, str(folder))
+                require_sound(read_header(os.path.realpath(path), data))
+        package.manifest_processor()
+        tokenizer = Path(package.tokenizer_folder())
+    except (NtoolError, OSError) as e:
+        return None, str(e)
+    for name in layout.REQUIRED_TOKENIZER_FILES:
+        if not (tokenizer / name).is_file():
+            return None, f"no tokenizer file '{name}'"
+    return package, ""
+
+
+@contextmanager
+def _alone(folder: Path, note: Callable[[str], None]) -> Iterator[bool]:
+    """While this process alone makes an entry; False where the system cannot see to that.
+
+    The lock ends with the process, however it ends. Its file stays: removing it would let two
+    processes hold two files of one name.
+
+    Raises:
+        EnvironmentProblem: the cache cannot be written to.
+    """
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        file = open(folder.parent / f".{folder.name}.lock", "a")  # noqa: SIM115 -- below
+    except OSError as e:
+        raise EnvironmentProblem(f"cache '{folder.parent}': {e.strerror or e}", hint=WHERE) from e
+    with file:
+        yield _locked(file, folder, note)
+
+
+def _locked(file: IO[str], folder: Path, note: Callable[[str], None]) -> bool:
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        return False
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        note(f"waiting for another process that exports into the cache ({folder})")
+    except OSError:  # some network file systems have no locks
+        return False
+    else:
+        return True
+    fcntl.flock(file, fcntl.LOCK_EX)
+    return True
+
+
+def _clear(folder: Path) -> None:
+    """Remove what killed processes left of this entry; whoever makes one holds the lock."""
+    for left in folder.parent.glob(f".{folder.name}.ntool-*"):
+        shutil.rmtree(left, ignore_errors=True)
+
+
+def _put_away(folder: Path) -> None:
+    """Take a damaged entry out of its place, then delete it: a process that reads it keeps its
+    files.
+
+    Raises:
+        EnvironmentProblem: it cannot be moved.
+    """
+    old = folder.parent / f".{folder.name}.ntool-{os.getpid()}.old"
+    try:
+        os.rename(folder, old)
+    except FileNotFoundError:  # another process was quicker
+        return
+    except OSError as e:
+        raise EnvironmentProblem(
+            f"cache '{folder}' is damaged, and cannot be replaced: {e.strerror}",
+            hint="delete that folder",
+        ) from e
+    if old.is_dir() and not old.is_symlink():
+        shutil.rmtree(old, ignore_errors=True)
+    else:
+        old.unlink()

@@ -13,6 +13,7 @@ from typing import Any
 
 from onnx import TensorProto
 
+from ..checkpoint.index import read_inside
 from ..checkpoint.tensor import Checkpoint
 from ..checkpoint.writer import (
     DataFile,
@@ -29,6 +30,7 @@ from ..errors import InputError, SourceNotFound, Unsupported, UsageProblem
 from ..families import find
 from ..graph.builder import IR_VERSION, OPSET, Graph
 from ..numeric.convert import Band, Tally, convert, narrows
+from ..text.tokenizer import MAX_BYTES, load
 from . import layout, manifest
 from .bindings import Binding, Bindings
 
@@ -102,10 +104,9 @@ def plan(
     if checkpoint.format == "package":
         raise Unsupported(f"{checkpoint.source}: is a package already", expected="a checkpoint")
     checkpoint.refuse_if_broken()
-    if not checkpoint.config:
-        raise InputError(
-            f"{checkpoint.source}: no config.json beside the weights",
-            hint="give the checkpoint's folder",
+    if checkpoint.config_hash is None:
+        raise SourceNotFound(
+            f"{checkpoint.source}: config.json: no such file", hint="give the checkpoint's folder"
         )
     family = find(checkpoint.config, f"{checkpoint.source}: config.json")
     chosen = list(dict.fromkeys(names)) or list(family.COMPONENTS)
@@ -190,7 +191,7 @@ def write(
     checkpoint = plan.checkpoint
     check_output(out, [checkpoint.root], force=force, marker=layout.MANIFEST)
     check_space(out, plan.nbytes + (16 << 20))
-    with new_folder(out) as folder:
+    with new_folder(out, replace=layout.MANIFEST if force else None) as folder:
         for component in plan.components:
             target = folder / component.name
             target.mkdir()
@@ -225,13 +226,13 @@ def assets(plan: Plan) -> dict[str, bytes]:
 
     Raises:
         SourceNotFound: the checkpoint lacks a tokenizer file that prompts need.
+        InputError: a file that leads outside of the checkpoint, is not regular, or is too large.
     """
     files = {}
     for name in layout.TOKENIZER_FILES:
-        path = plan.checkpoint.path(name)
-        if os.path.isfile(path):
-            with open(path, "rb") as f:
-                files[f"{layout.TOKENIZER}/{name}"] = f.read()
+        raw = read_inside(plan.checkpoint.root, name, MAX_BYTES)
+        if raw is not None:
+            files[f"{layout.TOKENIZER}/{name}"] = raw
         elif name in layout.REQUIRED_TOKENIZER_FILES:
             raise SourceNotFound(f"{plan.checkpoint.source}: tokenizer file '{name}' is missing")
     processor = import_module(f"{plan.family.__name__}.processor")
@@ -283,10 +284,9 @@ def _entry(checkpoint: Checkpoint, b: Binding, component: Component) -> Entry:
 def _special_tokens(
     checkpoint: Checkpoint, model: Any, dry_run: bool, notes: list[str]
 ) -> dict[str, int]:
-    from ..text.tokenizer import load
-
     names = import_module(type(model).__module__).SPECIAL_TOKENS
-    missing = [n for n in layout.REQUIRED_TOKENIZER_FILES if not os.path.isfile(checkpoint.path(n))]
+    required = layout.REQUIRED_TOKENIZER_FILES
+    missing = [n for n in required if not os.path.lexists(checkpoint.path(n))]
     if missing and dry_run:
         notes.append(
             f"no {', '.join(missing)}: token ids stay open in this dry run; an export needs them"

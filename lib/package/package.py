@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..checkpoint.index import contained
 from ..checkpoint.regular_file import read_file
 from ..checkpoint.strict_json import load_object, read_object
 from ..errors import InputError, SourceNotFound, Unsupported
@@ -56,6 +57,19 @@ class Package:
                     f"{self.root}: data file '{name}' is missing",
                     hint=f"ntool verify-package {self.root}",
                 )
+
+    def tokenizer_folder(self) -> str:
+        """Path of the tokenizer's folder.
+
+        Raises:
+            InputError: it is not in the package, or a link leads elsewhere.
+        """
+        where = f"{self.root}: {layout.MANIFEST}"
+        name = inside(self.manifest.get("tokenizer"), where)
+        _, problem = contained(os.path.abspath(self.root), name)
+        if problem is not None:
+            raise InputError(f"{self.root}: {name}: {problem.message}")
+        return str(self.root / name)
 
     def manifest_processor(self) -> dict[str, Any]:
         """Content of processor.json.

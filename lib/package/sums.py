@@ -104,9 +104,7 @@ def write(root: str, progress: Callable[[int], object] = lambda n: None) -> int:
         InputError: something in the folder is not a regular file, or has a name that the format
             cannot carry.
     """
-    from pathlib import Path
-
-    from ..checkpoint.writer import new_file
+    from ..checkpoint.output_file import write_whole
 
     lines = []
     for name in files(root):
@@ -114,6 +112,5 @@ def write(root: str, progress: Callable[[int], object] = lambda n: None) -> int:
         if fault:
             raise InputError(f"file '{name}' {fault}", hint=f"rename it; {NAME} cannot list it")
         lines.append(f"{digest(root, name, progress)}  {name}\n")
-    with new_file(Path(root) / NAME) as temporary:
-        temporary.write_text("".join(lines), encoding="utf-8", newline="\n")
+    write_whole(os.path.join(root, NAME), lambda f: f.write("".join(lines).encode()))
     return len(lines)

@@ -94,10 +94,18 @@ class Session:
         outputs: names in order. output_types: name -> ONNX type string.
     """
 
-    def __init__(self, path: Path, settings: Settings = DEFAULT) -> None:
+    def __init__(
+        self, model: Path | bytes, settings: Settings = DEFAULT, *, name: str | None = None
+    ) -> None:
+        """Load a graph from its file, or from the bytes of one without external data.
+
+        Args:
+            name: how messages call it, for a graph of bytes.
+        """
         import onnxruntime as ort
 
-        if not path.is_file():
+        path = model if isinstance(model, Path) else Path(name or "graph")
+        if isinstance(model, Path) and not path.is_file():
             raise InputError(f"{path}: no such graph")
         self.path = path
         options = ort.SessionOptions()
@@ -111,7 +119,8 @@ class Session:
         if device[0] == "cuda":
             providers.insert(0, ("CUDAExecutionProvider", {"device_id": device[1]}))
         try:
-            self._session = ort.InferenceSession(str(path), options, providers=providers)
+            given = str(model) if isinstance(model, Path) else model
+            self._session = ort.InferenceSession(given, options, providers=providers)
         except Exception as e:  # onnxruntime raises pybind classes of no common base
             raise explain(e, f"{path}: cannot load") from e
         if device[0] == "cuda" and "CUDAExecutionProvider" not in self._session.get_providers():

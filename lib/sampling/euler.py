@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,8 +23,9 @@ config.json (every generate function of sensenova_u1 overwrites it with its own 
 ROW = 1024
 """Values summed in float32 before float64 takes over; relative error of a sum below 1e-4."""
 
-Model = Callable[[F32, np.float32, int, tuple[str, ...]], Mapping[str, F32]]
-"""(z [B, 3, H, W], t, step, branches) -> x0 [B, 3, H, W], float32, for each branch named."""
+Model = Callable[[Any, np.float32, int, tuple[str, ...]], Mapping[str, Any]]
+"""(z [B, 3, H, W], t, step, branches) -> x0 [B, 3, H, W], float32, for each branch named. The
+arrays are the stepper's: NumPy's, or values on a device."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +80,75 @@ def advance(z: F32, v: F32, t: np.float32, t_next: np.float32) -> F32:
     return out
 
 
+@dataclass(frozen=True, slots=True)
+class Advanced:
+    """What a step made.
+
+    Attributes:
+        z, v: the next latent and the combined velocity.
+        seen: each tensor by its name in messages: (mean square, the tensor). A mean square that is
+            not finite asks for a second look: values above 1e17 overflow it as well.
+    """
+
+    z: Any
+    v: Any
+    seen: dict[str, tuple[float, Any]]
+
+
+class Stepper(Protocol):
+    """Guidance and the Euler step, wherever the arrays are."""
+
+    def start(self, z: F32) -> Any:
+        """The first latent where the steps want it."""
+
+    def host(self, value: Any) -> F32:
+        """An array of the stepper as a NumPy array."""
+
+    def step(
+        self, z: Any, x0: Mapping[str, Any], index: int, t: np.float32, t_next: np.float32
+    ) -> Advanced:
+        """From z and the x0 of the step's branches to the next z."""
+
+
+class NumpyStepper:
+    """The step in NumPy, in host memory."""
+
+    def __init__(self, g: guide.Guidance, t_eps: float) -> None:
+        self._guidance, self._t_eps = g, t_eps
+
+    def start(self, z: F32) -> F32:
+        """z itself."""
+        return z
+
+    def host(self, value: F32) -> F32:
+        """The array itself."""
+        return value
+
+    def step(
+        self, z: F32, x0: Mapping[str, F32], index: int, t: np.float32, t_next: np.float32
+    ) -> Advanced:
+        """One step; see `Stepper`.
+
+        Raises:
+            InputError: an x0 has another shape or dtype than z.
+        """
+        for name, x in x0.items():
+            if x.shape != z.shape or x.dtype != np.float32:
+                raise InputError(
+                    f"step {index}: tensor x0 of branch {name}",
+                    found=f"{x.dtype} {list(x.shape)}",
+                    expected=f"float32 {list(z.shape)}",
+                )
+        # overflow is refused by name afterwards; NumPy's warning would only come before it
+        with np.errstate(over="ignore", invalid="ignore"):
+            velocities = {n: velocity(x, z, t, self._t_eps) for n, x in x0.items()}
+            v = guide.combine(self._guidance, velocities, t, index)
+            z_next = advance(z, v, t, t_next)
+            tensors = {**{f"x0 of branch {n}": x for n, x in x0.items()}, "v": v, "z": z_next}
+            seen = {k: (_mean_square(x), x) for k, x in tensors.items()}
+        return Advanced(z_next, v, seen)
+
+
 def sample(
     z: F32,
     t: F32,
@@ -85,6 +156,7 @@ def sample(
     guidance: guide.Guidance | None = None,
     *,
     t_eps: float = T_EPS,
+    stepper: Stepper | None = None,
     on_step: Callable[[Step], None] | None = None,
     trace: Trace | None = None,
 ) -> F32:
@@ -93,9 +165,11 @@ def sample(
     Args:
         z: first latent, noise times noise scale, float32 [B, 3, H, W].
         t: schedule of `schedule.timesteps`, float32 [n + 1].
-        model: predicts x0 for the branches it is asked for, and for no other.
+        model: predicts x0 for the branches it is asked for, and for no other; z and x0 are arrays
+            of the stepper.
         guidance: None runs `cond` alone.
         t_eps: floor of 1 - t in the velocity, above 0.
+        stepper: made for the same guidance and t_eps; None steps in NumPy.
         on_step: called after each step.
         trace: filled when given: 2 n + 1 arrays of the size of z.
     Raises:
@@ -109,56 +183,60 @@ def sample(
     if z.ndim != 4 or z.dtype != np.float32:
         raise InputError("z", found=f"{z.dtype} {list(z.shape)}", expected="float32 [B, 3, H, W]")
     g = guidance or guide.Guidance()
-    _rms(z, "before step 0: tensor z")
+    s = stepper or NumpyStepper(g, t_eps)
+    at = s.start(require_finite(z, "before step 0: tensor z"))
     if trace is not None:
         trace.z.append(z.copy())
     for k in range(len(t) - 1):
         started = time.perf_counter()
         names = guide.branches_at(g, t[k])
-        x0 = model(z, t[k], k, names)
-        rms = {}
-        for name in names:
-            x = x0[name]
-            where = f"step {k}: tensor x0 of branch {name}"
-            if x.shape != z.shape or x.dtype != np.float32:
-                raise InputError(
-                    where, found=f"{x.dtype} {list(x.shape)}", expected=f"float32 {list(z.shape)}"
-                )
-            rms[name] = _rms(x, where)
-        # overflow is refused below by name; NumPy's warning would only come before it
-        with np.errstate(over="ignore", invalid="ignore"):
-            v = guide.combine(g, {n: velocity(x0[n], z, t[k], t_eps) for n in names}, t[k], k)
-            rms_v = _rms(v, f"step {k}: tensor v")
-            z = advance(z, v, t[k], t[k + 1])
-        _rms(z, f"after step {k}: tensor z")
+        x0 = model(at, t[k], k, names)
+        made = s.step(at, {n: x0[n] for n in names}, k, t[k], t[k + 1])
+        rms = _checked(made, s.host, k)
+        at = made.z
         if trace is not None:
-            trace.z.append(z.copy())
-            trace.v.append(v.copy())
+            trace.z.append(s.host(at).copy())
+            trace.v.append(s.host(made.v).copy())
         if on_step is not None:
             seconds = round(time.perf_counter() - started, 6)
-            on_step(Step(k, float(t[k]), float(t[k + 1]), rms["cond"], rms_v, seconds))
-    return z
+            rms_x0 = rms["x0 of branch cond"]
+            on_step(Step(k, float(t[k]), float(t[k + 1]), rms_x0, rms["v"], seconds))
+    return s.host(at)
 
 
-def _rms(x: F32, what: str) -> float:
-    """Root mean square; refuses an array with a NaN or an infinity.
-
-    One cheap pass serves both: sums of squares of ROW values in float32, added up in float64. A sum
-    is not finite when a value is not; only then is the array looked at again, because values above
-    1e17 overflow the sum as well.
-    """
+def _mean_square(x: F32) -> float:
+    """Mean of x^2: sums of ROW squares in float32, added up in float64; one cheap pass."""
     flat = x.reshape(-1)
     whole = flat.size - flat.size % ROW
     rows, rest = flat[:whole].reshape(-1, ROW), flat[whole:].astype(np.float64)
     total = float(np.einsum("ij,ij->i", rows, rows).sum(dtype=np.float64) + rest @ rest)
-    if not math.isfinite(total):
-        bad = x.size - int(np.isfinite(x).sum())
-        if bad:
-            raise InputError(
-                what,
-                found=f"{bad} of {x.size} values NaN or infinite",
-                expected="finite values",
-                hint="a float16 generation branch overflows; export it as bfloat16 or float32",
-            )
-        total = float(np.einsum("i,i->", flat, flat, dtype=np.float64))
-    return math.sqrt(total / max(x.size, 1))
+    return total / max(x.size, 1)
+
+
+def _checked(made: Advanced, host: Callable[[Any], F32], k: int) -> dict[str, float]:
+    """Root mean square of each tensor of a step; refuses one with a NaN or an infinity."""
+    found = {}
+    for name, (square, tensor) in made.seen.items():
+        if not math.isfinite(square):
+            where = f"after step {k}" if name == "z" else f"step {k}"
+            x = require_finite(host(tensor), f"{where}: tensor {name}").reshape(-1)
+            square = float(np.einsum("i,i->", x, x, dtype=np.float64)) / max(x.size, 1)
+        found[name] = math.sqrt(square)
+    return found
+
+
+def require_finite(x: F32, what: str) -> F32:
+    """The array itself.
+
+    Raises:
+        InputError: it has a NaN or an infinity; says how many.
+    """
+    bad = x.size - int(np.isfinite(x).sum())
+    if bad:
+        raise InputError(
+            what,
+            found=f"{bad} of {x.size} values NaN or infinite",
+            expected="finite values",
+            hint="a float16 generation branch overflows; export it as bfloat16 or float32",
+        )
+    return x

@@ -14,8 +14,9 @@ from typing import IO, TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..checkpoint.output_file import write_whole
 from ..checkpoint.regular_file import read_file
-from ..errors import EnvironmentProblem, InputError, Unsupported, UsageProblem
+from ..errors import InputError, Unsupported, UsageProblem
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -81,8 +82,8 @@ def write_png(
 ) -> None:
     """Writes uint8 [H, W, 3] as PNG, the recipe in one tEXt chunk named `ntool`.
 
-    A path is written under a temporary name in the same folder, synced, and renamed. The same array
-    and recipe give the same bytes (with one version of Pillow and zlib).
+    A path is written as `write_whole` does it. The same array and recipe give the same bytes (with
+    one version of Pillow and zlib).
 
     Raises:
         InputError: not uint8 [H, W, 3].
@@ -103,24 +104,7 @@ def write_png(
     if not isinstance(target, str | os.PathLike):
         target.write(data.getbuffer())
         return
-    path = os.fspath(target)
-    folder, name = os.path.split(path)
-    temporary = os.path.join(folder, f".{name}.ntool-{os.getpid()}.tmp")
-    try:
-        f = open(temporary, "xb")  # noqa: SIM115 -- x: never through a link that waits there
-    except OSError as e:
-        raise EnvironmentProblem(f"{path}: cannot write: {e.strerror}") from e
-    try:
-        with f:
-            f.write(data.getbuffer())
-            f.flush()
-            os.fsync(f.fileno())
-        os.replace(temporary, path)
-    except BaseException as e:  # Ctrl-C too must leave no part of a file
-        os.unlink(temporary)
-        if isinstance(e, OSError):
-            raise EnvironmentProblem(f"{path}: cannot write: {e.strerror}") from e
-        raise
+    write_whole(target, lambda f: f.write(data.getbuffer()))
 
 
 def read_png_recipe(path: str | os.PathLike[str]) -> dict[str, Any] | None:

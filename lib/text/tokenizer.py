@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ..checkpoint.regular_file import read_file
-from ..checkpoint.strict_json import read_object
+from ..checkpoint.index import read_inside
+from ..checkpoint.strict_json import load_object
 from ..errors import InputError, SourceNotFound, Unsupported
 
 if TYPE_CHECKING:
@@ -113,7 +113,8 @@ def load(folder: str | os.PathLike[str]) -> Tokenizer:
 
     Raises:
         SourceNotFound: vocab.json or merges.txt is missing.
-        InputError: a file breaks the format: a key twice, two tokens with one id, ids with a hole,
+        InputError: a file is a link that leads outside of the folder (and of the blobs of its Hub
+            cache), is not a regular file, is larger than MAX_BYTES, or breaks the format: a key twice, two tokens with one id, ids with a hole,
             a merge of unknown parts, an added token that differs between the two files.
         Unsupported: another tokenizer class, or options this one does not have.
     Source: the Qwen2 tokenizer; ids agree with transformers 4.57.1.
@@ -124,9 +125,9 @@ def load(folder: str | os.PathLike[str]) -> Tokenizer:
 
     root = os.fspath(folder)
     vocab_path = os.path.join(root, "vocab.json")
-    vocab = _vocabulary(read_object(vocab_path, vocab_path, MAX_BYTES), vocab_path)
+    vocab = _vocabulary(load_object(_needed(root, "vocab.json"), vocab_path), vocab_path)
     merges_path = os.path.join(root, "merges.txt")
-    merges = _merges(read_file(merges_path, MAX_BYTES), vocab, merges_path)
+    merges = _merges(_needed(root, "merges.txt"), vocab, merges_path)
     added = _added_tokens(root, vocab)
     _refuse_holes(vocab, added, root)
 
@@ -155,6 +156,13 @@ def load(folder: str | os.PathLike[str]) -> Tokenizer:
     size = backend.get_vocab_size(with_added_tokens=True)
     missing = frozenset(b for b, symbol in enumerate(byte_symbols()) if symbol not in vocab)
     return Tokenizer(root, tuple(added), size, missing, backend)
+
+
+def _needed(root: str, name: str) -> bytes:
+    raw = read_inside(root, name, MAX_BYTES)
+    if raw is None:
+        raise SourceNotFound(f"{os.path.join(root, name)}: no such file")
+    return raw
 
 
 def byte_symbols() -> list[str]:
@@ -228,12 +236,10 @@ def _merges(data: bytes, vocab: dict[str, int], path: str) -> list[tuple[str, st
 def _added_tokens(root: str, vocab: dict[str, int]) -> list[AddedToken]:
     config_path = os.path.join(root, "tokenizer_config.json")
     mirror_path = os.path.join(root, "added_tokens.json")
-    config = (
-        read_object(config_path, config_path, MAX_BYTES) if os.path.lexists(config_path) else None
-    )
-    mirror = (
-        read_object(mirror_path, mirror_path, MAX_BYTES) if os.path.lexists(mirror_path) else None
-    )
+    raw_config = read_inside(root, "tokenizer_config.json", MAX_BYTES)
+    raw_mirror = read_inside(root, "added_tokens.json", MAX_BYTES)
+    config = load_object(raw_config, config_path) if raw_config is not None else None
+    mirror = load_object(raw_mirror, mirror_path) if raw_mirror is not None else None
     if config is not None:
         _check_options(config, config_path)
     raw = (config or {}).get("added_tokens_decoder")

@@ -5,10 +5,12 @@ import random
 from pathlib import Path
 
 import pytest
-from .header_files import index, shard, write
+
 from ntool.lib.checkpoint.source import open_checkpoint
 from ntool.lib.checkpoint.tensor import Checkpoint, exit_code
 from ntool.lib.errors import SourceNotFound, Unsupported, UsageProblem
+
+from .header_files import index, shard, write
 
 ONE, TWO = "model-00001-of-00003.safetensors", "model-00003-of-00003.safetensors"
 INDEX = "model.safetensors.index.json"

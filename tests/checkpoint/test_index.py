@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
+
 from ntool.lib.checkpoint.index import absent_numbers, contained, path_fault, read_index
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"

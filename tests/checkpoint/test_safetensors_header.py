@@ -9,14 +9,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from .header_files import entry, pack, shard, write
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
+
 from ntool.lib.checkpoint import header_entries, safetensors_header
 from ntool.lib.checkpoint.safetensors_header import Header, parse_header, read_header
 from ntool.lib.checkpoint.tensor import BITS, Tensor
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save
+
+from .header_files import entry, pack, shard, write
 
 A = entry("F32", [2], 0, 8)
 B = entry("F32", [2], 8, 16)

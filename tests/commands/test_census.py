@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from ntool.lib.census import schema_hash
 from ntool.lib.checkpoint.tensor import BITS, Tensor
 

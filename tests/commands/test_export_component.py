@@ -50,7 +50,8 @@ def copy_checkpoint(tmp_path: Path, **config: object) -> Path:
 
 
 def rewrite(folder: Path, change) -> None:
-    """Rewrite the shard of a tensor with `change(tensors)` applied, dtypes kept; index untouched."""
+    """Rewrite the shard of a tensor with `change(tensors)` applied, dtypes kept; index
+    untouched."""
     import ml_dtypes
 
     types = {"BF16": ml_dtypes.bfloat16, "F32": np.float32}
@@ -136,7 +137,7 @@ def test_weights_are_the_checkpoints_own_names_and_values(package: Path) -> None
 def test_linear_layers_are_gemm_on_the_stored_matrix(package: Path) -> None:
     model = onnx.load(package / "decoder" / "model.onnx", load_external_data=False)
     external = {t.name: list(t.dims) for t in model.graph.initializer if t.external_data}
-    linear = {n for n in external if n.endswith("_proj.weight") or n.endswith("lm_head.weight")}
+    linear = {n for n in external if n.endswith(("_proj.weight", "lm_head.weight"))}
     used = {
         n.input[1]
         for n in model.graph.node

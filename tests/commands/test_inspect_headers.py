@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from ntool.lib.checkpoint.tensor import Checkpoint, Tensor
 from ntool.lib.inspection import write_records
 from ntool.lib.record_formats import JsonLines

@@ -12,7 +12,7 @@ from safetensors.numpy import load_file, save_file
 
 from ntool.lib.families.neo_chat import prompts
 from ntool.lib.runtime.session import Session
-from ntool.lib.sampling import guidance
+from ntool.lib.sampling import device_step, guidance
 from ntool.lib.sampling.image import to_uint8
 
 from ..families.neo_chat.golden_cases import COMPONENT, RUN, Case, close, load_case
@@ -61,7 +61,8 @@ def test_edit_goldens(packages: Path, tmp_path: Path, ntool, name: str, run: str
 
 @pytest.mark.parametrize("name", ["dense-conv", "dense-mlp", "moe-mlp"])
 def test_edit_prefixes(packages: Path, tmp_path: Path, ntool, name: str) -> None:
-    """Ids, positions, features and caches of the three prefixes; the same picture from their files."""
+    """Ids, positions, features and caches of the three prefixes; the same picture from their
+    files."""
     case = load_case(name)
     golden, entry = case.golden("edit_4_dual"), case.runs["edit_4_dual"]
     args, pkg = entry["args"], package(name, packages)
@@ -126,7 +127,7 @@ def test_interleave_goldens(packages, tmp_path, ntool, monkeypatch, name: str, r
     case = load_case(name)
     golden, entry = case.golden(run), case.runs[run]
     args = entry["args"]
-    seen: dict[str, list] = {"features": [], "lengths": []}
+    seen: dict[str, list] = {"features": [], "lengths": [], "logits": []}
     plain = Session.run
 
     def watched(self, feeds, outputs=None, **options):
@@ -135,6 +136,7 @@ def test_interleave_goldens(packages, tmp_path, ntool, monkeypatch, name: str, r
             seen["features"].append(found["image_features"])
         if self.path.parent.name == "decoder":
             seen["lengths"].append(feeds["position_ids"].shape[1])
+            seen["logits"].append(found["logits"][0, -1])
         return found
 
     monkeypatch.setattr(Session, "run", watched)
@@ -152,6 +154,8 @@ def test_interleave_goldens(packages, tmp_path, ntool, monkeypatch, name: str, r
     close(np.concatenate(seen["features"]), golden["reencoded_features"], RUN)
     # the decoder ran as often and on as many tokens as the published implementation's
     assert seen["lengths"] == golden["und_forward_lengths"].tolist()
+    head = case.w["language_model.lm_head.weight"]
+    close(np.stack(seen["logits"]), golden["und_forward_last_hidden"] @ head.T, RUN)
     with Image.open(tmp_path / "story-0.png") as image:
         check_picture(np.asarray(image), golden["image_uint8"][0])
     kinds = [r["kind"] for r in done.records if r["kind"] in ("token", "step", "file", "text")]
@@ -188,14 +192,16 @@ SCALES = [
     ("image-edit", 4, 2, (0.25, 0.75), {0: 1, 1: 1, 2: 3, 3: 1}),
     ("image-edit", 1, 2, (0.25, 0.75), {0: 1, 1: 1, 2: 3, 3: 1}),
 ]
-"""Task, cfg, img-cfg, interval, and how often each of four steps at t = 0, .25, .5, .75 denoises."""
+"""Task, cfg, img-cfg, interval, and how often each of four steps at t = 0, .25, .5, .75
+denoises."""
 
 
 @pytest.mark.parametrize(("task", "cfg", "img_cfg", "interval", "runs"), SCALES)
 def test_runs_of_a_step(
     packages, tmp_path, ntool, monkeypatch, task, cfg, img_cfg, interval, runs
 ) -> None:
-    """Each step embeds the picture once and denoises once a branch that it needs; so do prefixes."""
+    """Each step embeds the picture once and denoises once a branch that it needs; so do
+    prefixes."""
     case = load_case("dense-conv")
     counts = {
         "image_gen_embedding": [],
@@ -231,6 +237,21 @@ def test_runs_of_a_step(
     g = guidance.Guidance(task, cfg=cfg, img_cfg=img_cfg, interval=interval)
     assert len(counts["decoder"]) == len(guidance.branches(g))
     assert len(counts["vision_encoder"]) == (task == "image-edit")
+
+
+@pytest.mark.parametrize("run", ["t2i_b_cfg4_shift3", "edit_4_dual", "edit_norm_channel"])
+def test_pictures_that_stay_on_the_device(packages, tmp_path, ntool, monkeypatch, run) -> None:
+    """The path of GPUs (latent, predictions and caches as device values), on CPU."""
+    monkeypatch.setattr(device_step, "used_on", lambda device: True)
+    case = load_case("dense-conv")
+    golden, entry = case.golden(run), case.runs[run]
+    args = entry["args"]
+    options = ["--prompt", args["prompt"], "--latent", golden_noise(case, entry)]
+    if "images" in args:
+        options += [*references(case, args), "--img-cfg", args["img_cfg_scale"]]
+    pkg = package("dense-conv", packages)
+    trace, _ = drawn(ntool, pkg, tmp_path, *options, *sampler_options(args))
+    close(trace["z"][-1:], golden["z_final"], RUN)
 
 
 def test_an_edit_has_the_shape_of_its_first_picture(demo_package, tmp_path, ntool) -> None:

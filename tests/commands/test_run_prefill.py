@@ -10,6 +10,10 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from ntool.lib.families.neo_chat.pipeline import Pipeline
+from ntool.lib.families.neo_chat.request import Request
+from ntool.lib.package.package import open_package
+
 from ..families.neo_chat.golden_cases import COMPONENT, DATA, RUN, close, load_case
 from ..families.neo_chat.golden_runs import names, package
 
@@ -59,6 +63,16 @@ def test_question_goldens(packages: Path, tmp_path: Path, ntool, name: str, run:
     close(found["logits"][0], golden["step_logits"][:1], RUN)
     assert [t["id"] for t in done.of("token")] == golden["generated_ids"].reshape(-1).tolist()
     assert done.of("text")[0]["text"] == entry["response"]
+    wanted = golden["step_logits"]
+    close(step_logits(package(name, packages), args["question"], picture, len(wanted)), wanted, RUN)
+
+
+def step_logits(package: Path, question: str, picture: Path, count: int) -> np.ndarray:
+    """The logits that chose each greedy token, [count, V]."""
+    pipeline = Pipeline(open_package(package))
+    prefix = pipeline.prefill(Request("chat", prompt=question, images=(picture,)))
+    # at each token the prefix still ends in front of it: its logits are those that chose it
+    return np.stack([prefix.logits[0, -1] for _ in pipeline.decode(prefix, count)])
 
 
 DEMO_QUESTIONS = [e for e in json.loads((DEMO / "manifest.json").read_text()) if e["kind"] == "vqa"]
@@ -71,6 +85,9 @@ def test_demo_questions(demo_package: Path, ntool, entry) -> None:
     done = ntool("run-prefill", demo_package, *options)
     assert [t["id"] for t in done.of("token")] == golden["generated_ids"].reshape(-1).tolist()
     assert ntool("run-prefill", demo_package, *options, "--raw").out == entry["answer"] + "\n"
+    wanted = golden["step_logits"]
+    picture = DEMO / entry["image"]
+    close(step_logits(demo_package, entry["question"], picture, len(wanted)), wanted, RUN)
 
 
 def test_chat_without_a_picture_and_a_prompt_from_files(demo_package, tmp_path, ntool) -> None:

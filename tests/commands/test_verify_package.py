@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from ntool import guard
 from ntool.lib.checkpoint.source import open_checkpoint
 from ntool.lib.package import export
@@ -168,6 +169,7 @@ def test_print_schema() -> None:
 
 def test_schema_is_a_schema() -> None:
     from jsonschema import Draft202012Validator
+
     from ntool.lib.package.schema import schema
 
     Draft202012Validator.check_schema(schema())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+
 from ntool.lib.errors import InputError, UsageProblem
 from ntool.lib.sampling import euler, schedule
 from ntool.lib.sampling.guidance import Guidance

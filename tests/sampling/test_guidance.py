@@ -7,6 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
+
 from ntool.lib.errors import UsageProblem
 from ntool.lib.sampling import euler, schedule
 from ntool.lib.sampling.guidance import (
@@ -18,7 +20,6 @@ from ntool.lib.sampling.guidance import (
     normalise,
     zero_star,
 )
-from safetensors.numpy import load_file
 
 GOLDENS = Path(__file__).parents[1] / "data/neo-chat/dense-conv/goldens"
 RUNS = {r["name"]: r for r in json.loads((GOLDENS / "manifest.json").read_text("utf-8"))}

@@ -11,6 +11,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image, PngImagePlugin
+from safetensors.numpy import load_file
+
 from ntool.lib.errors import (
     EnvironmentProblem,
     InputError,
@@ -19,8 +22,6 @@ from ntool.lib.errors import (
     UsageProblem,
 )
 from ntool.lib.sampling import image
-from PIL import Image, PngImagePlugin
-from safetensors.numpy import load_file
 
 DATA = Path(__file__).parents[1] / "data"
 GOLDENS = DATA / "neo-chat/dense-conv/goldens"

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from ntool.lib.errors import UsageProblem
 from ntool.lib.sampling import noise
 

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors.numpy import load_file
+
 from ntool.lib.errors import InputError, UsageProblem
 from ntool.lib.sampling import schedule
-from safetensors.numpy import load_file
 
 NEO = Path(__file__).parents[1] / "data/neo-chat"
 TABLE = json.loads((NEO / "common/schedule.json").read_text("utf-8"))

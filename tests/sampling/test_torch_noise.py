@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from ntool.lib.errors import UsageProblem
 from ntool.lib.sampling import torch_noise
 

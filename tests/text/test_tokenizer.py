@@ -9,6 +9,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+
 from ntool.lib.errors import InputError, SourceNotFound, Unsupported
 from ntool.lib.text import tokenizer
 

@@ -5,8 +5,11 @@ Source: docs/neo-chat.md, "Components"; the graphs themselves are in components.
 
 from __future__ import annotations
 
-from ...checkpoint.tensor import Checkpoint
-from ...package.bindings import Rename
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ...checkpoint.tensor import Checkpoint
+    from ...package.bindings import Rename
 
 Port = tuple[str, tuple[str | int | None, ...]]
 """(element type, dimensions): `float` is the component's compute type; a string is a symbolic

@@ -361,5 +361,6 @@ def pictures(
 
 
 def written(path: str, role: str) -> dict[str, Any]:
-    """Fields of the `file` record of a file that was just written."""
-    return {"path": path, "nbytes": Path(path).stat().st_size, "role": role}
+    """Fields of the `file` record of a file that was just written; a pipe has no size."""
+    found = Path(path)
+    return {"path": path, "nbytes": found.stat().st_size if found.is_file() else None, "role": role}

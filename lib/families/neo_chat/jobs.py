@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from ...checkpoint.regular_file import open_given
 from ...checkpoint.strict_json import load_object
-from ...errors import InputError, SourceNotFound, UsageProblem
+from ...errors import InputError, UsageProblem
 from .request import Request
 
 FIELDS: dict[str, type | tuple[type, ...]] = {
@@ -20,6 +20,10 @@ FIELDS: dict[str, type | tuple[type, ...]] = {
 }  # fmt: skip
 """Fields of one line of a prompts file; each means what the option of that name means."""
 MAX_LINE = 1 << 20
+MAX_TOTAL = 64 << 20
+"""Bytes of a prompts file; a pipe may never end."""
+LEAST_LINE = 256
+"""Bytes that a line counts for at least: what it becomes in memory is more than its text."""
 PLAIN = ("steps", "cfg", "img_cfg", "cfg_norm", "shift", "t_eps")
 """Sampler options whose value is taken as it is."""
 
@@ -65,13 +69,8 @@ def from_lines(path: str, base: Job) -> list[Job]:
         SourceNotFound: no such file.
         InputError: a line is not a JSON object of known fields and types; names the line.
     """
-    if path == "-":
-        rows = list(_read(sys.stdin.buffer, "standard input"))
-    elif not Path(path).is_file():
-        raise SourceNotFound(f"{path}: no such file")
-    else:
-        with open(path, "rb") as f:
-            rows = list(_read(f, path))
+    with open_given(path) as lines:
+        rows = list(_read(lines, "standard input" if path == "-" else path))
     if not rows:
         raise InputError(f"{path}: no prompts")
     if base.output == "-":
@@ -135,7 +134,7 @@ def options_of(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _read(lines: BinaryIO, name: str) -> Iterator[dict[str, Any]]:
-    for number, line in enumerate(_bounded(lines), 1):
+    for number, line in enumerate(_bounded(lines, name), 1):
         where = f"{name}: line {number}"
         if len(line) > MAX_LINE:
             raise InputError(f"{where}: length", found=f"over {MAX_LINE} bytes", expected="less")
@@ -158,9 +157,15 @@ def _read(lines: BinaryIO, name: str) -> Iterator[dict[str, Any]]:
             raise InputError(f"{where}: 'prompt' is missing")
         if row.get("seed", 0) < 0:
             raise InputError(f"{where}: 'seed'", found=row["seed"], expected=">= 0")
+        if row.get("output") == "-":
+            raise InputError(f"{where}: 'output'", found="'-'", expected="a file name")
         yield row
 
 
-def _bounded(lines: BinaryIO) -> Iterable[bytes]:
+def _bounded(lines: BinaryIO, name: str) -> Iterable[bytes]:
+    total = 0
     while line := lines.readline(MAX_LINE + 1):
+        total += max(len(line), LEAST_LINE)
+        if total > MAX_TOTAL:
+            raise InputError(f"{name}: over {MAX_TOTAL} bytes", expected="less")
         yield line

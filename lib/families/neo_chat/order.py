@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ...checkpoint.writer import check_new_files
+from ...checkpoint.output_file import check_new_files
 from ...errors import UsageProblem
 from ...sampling.euler import Step
-from . import draw, jobs, memory
+from . import draw, files, jobs, memory
 from .pipeline import Pipeline, Prefix
 from .request import Request, from_options
 
@@ -45,14 +45,19 @@ class Order:
     sheet: Path | None
     recipe: bool
 
+    def outputs(self) -> list[str | Path | None]:
+        """Every file to be written; `-` is standard output."""
+        pictures: list[str | Path | None] = [job.output for job in self.jobs]
+        return [*pictures, self.sheet, self.trace, self.save_latent]
+
     def plans(
         self, pipeline: Pipeline, *, check: bool = True
     ) -> tuple[list[draw.Plan], Prefix | None]:
         """Every job checked, before anything is drawn, and the conditional prefix if one is
         given."""
-        files = [job.output for job in self.jobs if job.output != "-"]
-        files += [str(p) for p in (self.sheet, self.trace, self.save_latent) if p is not None]
-        check_new_files(files)
+        # an export made on the way lies in the cache, which was not known before
+        named = [str(f) for f in self.outputs() if f is not None and f != "-"]
+        check_new_files(named, folders=[str(pipeline.package.root)])
         cond = None
         if self.prefix is not None:
             cond = pipeline.read_prefix(self.prefix)
@@ -112,8 +117,9 @@ def read_order(o: Mapping[str, Any]) -> Order:
     """The order that sample-image's options give, by their names.
 
     Raises:
-        UsageProblem: options that contradict each other.
-        SourceNotFound, InputError: a prompts, messages or latent file.
+        UsageProblem: options that contradict each other, or an output that is an input.
+        SourceNotFound, InputError: a prompts, messages or latent file; the folder of an output.
+        EnvironmentProblem: an output that cannot be written.
     """
     named = [f"--{k}" for k in PROMPTS if o[k] is not None]
     if len(named) != 1:
@@ -129,7 +135,7 @@ def read_order(o: Mapping[str, Any]) -> Order:
     todo = _jobs(o, options)
     if len(todo) > 1 and (o["trace"] or o["save_latent"] or o["latent"]):
         raise UsageProblem("--trace, --save-latent and --latent are for a single picture")
-    return Order(
+    order = Order(
         jobs=todo,
         prefix=o["prefix"],
         others=others,
@@ -141,6 +147,8 @@ def read_order(o: Mapping[str, Any]) -> Order:
         sheet=o["sheet"],
         recipe=not o["no_metadata"],
     )
+    files.check(order.outputs(), o, [job.request for job in todo])
+    return order
 
 
 def _jobs(o: Mapping[str, Any], options: dict[str, Any]) -> list[jobs.Job]:

@@ -17,7 +17,7 @@ from ...errors import InputError, SourceNotFound, Unsupported
 from ...package.package import Package
 from ...runtime import arrays
 from ...runtime.session import DEFAULT, Session, Settings
-from ...sampling import euler, guidance, schedule
+from ...sampling import device_step, euler, guidance, schedule
 from ...sampling.image import load_image
 from ...text.tokenizer import Tokenizer, load
 from . import memory, prompts
@@ -67,15 +67,12 @@ class Prefix:
         return [
             {
                 "name": k,
-                "dtype": DTYPE_NAMES[v.dtype.name],
+                "dtype": arrays.DTYPES[v.dtype.name],
                 "shape": list(v.shape),
                 "nbytes": v.nbytes,
             }
             for k, v in tensors.items()
         ]
-
-
-DTYPE_NAMES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16", "int64": "I64"}
 
 
 @dataclass(frozen=True)
@@ -139,7 +136,7 @@ class Pipeline:
             raise Unsupported(
                 f"{package.root}: family", found=manifest.get("family"), expected="neo_chat"
             )
-        self.tokenizer: Tokenizer = load(str(package.root / manifest["tokenizer"]))
+        self.tokenizer: Tokenizer = load(package.tokenizer_folder())
         self.tokens: dict[str, int] = manifest["special_tokens"]
         for name, i in self.tokens.items():
             if self.tokenizer.id(name) != i:
@@ -497,16 +494,26 @@ class Pipeline:
         }
         same = embedder.output_types["inputs_embeds"] == denoiser.inputs["inputs_embeds"][0]
 
-        def model(
-            z: np.ndarray, t: np.float32, step: int, names: tuple[str, ...]
-        ) -> dict[str, np.ndarray]:
+        stepper: euler.Stepper | None = None
+        stays = device_step.used_on(self.device[0])
+        if stays:
+            stepper = device_step.GraphStepper(recipe.guidance(F), recipe.t_eps, self._settings)
+
+        def model(z: Any, t: np.float32, step: int, names: tuple[str, ...]) -> dict[str, Any]:
             feeds = {"z": z, "timestep": np.array([t], np.float32), "noise_scale": noise}
             embeds = embedder.run(feeds, keep=same)["inputs_embeds"]
             if not same:
                 embeds = denoiser.cast("inputs_embeds", embeds)
-            return {n: denoiser.run({"inputs_embeds": embeds, **fixed[n]})["x0"] for n in names}
+            own = {"inputs_embeds": embeds}
+            return {n: denoiser.run({**own, **fixed[n]}, keep=stays)["x0"] for n in names}
 
-        t = schedule.timesteps(recipe.steps, recipe.shift)
         return euler.sample(
-            z, t, model, recipe.guidance(F), t_eps=recipe.t_eps, on_step=on_step, trace=trace
+            z,
+            schedule.timesteps(recipe.steps, recipe.shift),
+            model,
+            recipe.guidance(F),
+            t_eps=recipe.t_eps,
+            stepper=stepper,
+            on_step=on_step,
+            trace=trace,
         )

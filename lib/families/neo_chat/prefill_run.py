@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from ...checkpoint.writer import check_new_files
+from ...checkpoint.output_file import check_new_files
 from ...errors import UsageProblem
 from ...sampling.euler import Step
 from ...sampling.image import recipe_text, write_png
-from . import draw, interleave, jobs
+from . import draw, files, interleave, jobs
 from .pipeline import DRAWING, SEEING, Pipeline
 from .request import Request, from_options
 
@@ -26,7 +26,8 @@ def read_request(o: Mapping[str, Any]) -> Request:
     """The request that run-prefill's options give, by their names.
 
     Raises:
-        UsageProblem: options that contradict each other.
+        UsageProblem: options that contradict each other, or an output that is an input.
+        SourceNotFound, EnvironmentProblem: an output that cannot be written.
     """
     if str(o["output"]) == "-":
         raise UsageProblem("-o -: arrays are not piped", expected="a file name")
@@ -37,7 +38,7 @@ def read_request(o: Mapping[str, Any]) -> Request:
         raise UsageProblem("--all-logits with task interleave")
     if o["think"] and o["decode"]:
         raise UsageProblem("--think and --decode", expected="one of them")
-    return from_options(
+    request = from_options(
         o["task"],
         prompt=o["prompt"],
         prompt_file=o["prompt_file"],
@@ -50,6 +51,11 @@ def read_request(o: Mapping[str, Any]) -> Request:
         min_pixels=o["min_pixels"],
         max_pixels=o["max_pixels"],
     )
+    if o["output"] is not None and request.task == "interleave":
+        files.check_numbered(str(o["output"]), o, [request])
+    else:
+        files.check([o["output"]], o, [request])
+    return request
 
 
 def run(
@@ -60,8 +66,8 @@ def run(
         yield from interleaved(pipeline, request, o, on_step)
         return
     output = o["output"]
-    if output is not None:
-        check_new_files([str(output)])
+    if output is not None:  # again: the cache was not known before
+        check_new_files([str(output)], folders=[str(pipeline.package.root)])
     prefix = pipeline.prefill(request, all_logits=o["all_logits"])
     if request.think:
         yield "text", {"text": pipeline.think(prefix), "role": "thought"}
@@ -99,7 +105,7 @@ def interleaved(
     if o["output"] is None:
         raise UsageProblem("task interleave draws pictures", expected="-o OUT.png")
     pipeline.need(*SEEING, *DRAWING)
-    check_new_files([str(o["output"])])
+    check_new_files([str(o["output"])], folders=[str(pipeline.package.root)])
     defaults = pipeline.defaults("interleave")
     options = jobs.options_of({**o, "size": None})
     start = draw.read_latent(o["latent"], options) if o["latent"] is not None else None

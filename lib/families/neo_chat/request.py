@@ -5,13 +5,12 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...checkpoint.regular_file import read_file
+from ...checkpoint.regular_file import read_given
 from ...checkpoint.strict_json import decode, parse
 from ...errors import InputError, UsageProblem
 from . import prompts
@@ -181,21 +180,12 @@ def read_text(path: Path) -> str:
 
     Raises:
         SourceNotFound: no such file.
-        InputError: not UTF-8, not a regular file, or larger than MAX_PROMPT.
+        InputError: not UTF-8, not a file or pipe, or larger than MAX_PROMPT.
     """
     try:
-        return _read(path).decode().removesuffix("\n").removesuffix("\r")
+        return read_given(str(path), MAX_PROMPT).decode().removesuffix("\n").removesuffix("\r")
     except UnicodeDecodeError as e:
         raise InputError(f"{path}: not UTF-8 at byte {e.start}") from e
-
-
-def _read(path: Path) -> bytes:
-    if str(path) != "-":
-        return read_file(str(path), MAX_PROMPT)
-    raw = sys.stdin.buffer.read(MAX_PROMPT + 1)
-    if len(raw) > MAX_PROMPT:
-        raise InputError(f"standard input: over {MAX_PROMPT} bytes", expected="less")
-    return raw
 
 
 def parse_tokens(text: str) -> tuple[int, ...]:
@@ -232,7 +222,7 @@ def read_messages(path: Path) -> Messages:
     Raises:
         SourceNotFound, InputError: no such file; not that; names the message.
     """
-    text, fault = decode(_read(path))
+    text, fault = decode(read_given(str(path), MAX_PROMPT))
     value, faults = (None, [fault]) if text is None else parse(text)
     if faults and faults[0] is not None:
         raise InputError(f"{path}: {faults[0].message}")
@@ -249,7 +239,8 @@ def read_messages(path: Path) -> Messages:
             found=", ".join(roles),
             expected="user and assistant in turn, user last",
         )
-    base = Path(os.curdir) if str(path) == "-" else path.parent
+    piped = str(path) == "-" or not path.is_file()  # a pipe lies beside no pictures
+    base = Path(os.curdir) if piped else path.parent
     images: list[Path] = []
     said = []
     for i, (role, words, files) in enumerate(rows):

@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 
 from ...checkpoint.tensor import Checkpoint
-from ...errors import InputError, Unsupported
+from ...errors import InputError, SourceNotFound, Unsupported
 from ...package.bindings import STACKED
 from .config import NeoChatConfig
 
@@ -63,16 +63,20 @@ def head_width(checkpoint: Checkpoint, c: NeoChatConfig) -> int:
     """Inner width of the pixel head, from the shape of its first tensor (no config field holds it).
 
     Raises:
-        InputError: config and tensors disagree about the kind of head, or there is none.
+        InputError: config and tensors disagree about the kind of head.
+        SourceNotFound: there is none.
     """
     conv, mlp = HEAD + "conv1.weight", HEAD + "0.weight"
     wanted, other = (conv, mlp) if c.pixel_head else (mlp, conv)
     tensor = checkpoint.tensors.get(wanted)
     if tensor is None:
         kind = "true (ConvDecoder)" if c.pixel_head else "false (MLP head)"
-        found = f"'{other}'" if other in checkpoint.tensors else "no pixel head"
+        if other not in checkpoint.tensors:
+            raise SourceNotFound(f"{checkpoint.source}: tensor '{wanted}' is missing")
         raise InputError(
-            f"{checkpoint.source}: use_pixel_head is {kind}", found=found, expected=f"'{wanted}'"
+            f"{checkpoint.source}: use_pixel_head is {kind}",
+            found=f"'{other}'",
+            expected=f"'{wanted}'",
         )
     width = tensor.shape[0] if tensor.shape else 0
     if width < 1 or (c.pixel_head and width % 4):

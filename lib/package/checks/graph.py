@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -32,26 +34,55 @@ def parse(subject: Subject, part: Part) -> list[Finding]:
 
 
 def checker(subject: Subject, part: Part) -> list[Finding]:
-    """onnx.checker by path with full_check, on a copy whose external data is one empty file.
+    """onnx.checker by path, on a copy whose external data is one empty file, and inference.
 
     The checker never compares external data with anything, but opens it; it refuses the links of a
     Hub cache, and names like `model..v2.bin`. Which files may be read is settled by data.path; here
-    only the graph is judged.
+    only the graph is judged. Its full_check would add the inference of `inferred`, a second time.
     """
     assert part.path is not None
     try:
         if not part.externals:
-            onnx.checker.check_model(part.path, full_check=True)
-            return []
-        with tempfile.TemporaryDirectory(prefix="ntool-") as folder:
-            open(os.path.join(folder, STAND_IN), "xb").close()
+            onnx.checker.check_model(part.path)
+        else:
+            folder = _stand_in(subject)
             graph = os.path.join(folder, "model.onnx")
-            with open(graph, "xb") as f, _without_locations(part):
+            with open(graph, "wb") as f, _without_locations(part):
                 f.write(part.model.SerializeToString())
-            onnx.checker.check_model(graph, full_check=True)
+            onnx.checker.check_model(graph)
+        inferred(part)
     except Exception as e:  # its errors, and those of shape inference, have no common base
         return [bad(f"{part.file}: {one_line(e)}", reason=type(e).__name__)]
     return []
+
+
+def _stand_in(subject: Subject) -> str:
+    """A folder with the empty file; one for all components, gone with the subject."""
+    folder: str | None = subject.__dict__.get("_stand_in")
+    if folder is None:
+        folder = subject.__dict__["_stand_in"] = tempfile.mkdtemp(prefix="ntool-")
+        weakref.finalize(subject, shutil.rmtree, folder, ignore_errors=True)
+        open(os.path.join(folder, STAND_IN), "xb").close()
+    return folder
+
+
+def inferred(part: Part) -> ModelProto:
+    """The model with inferred types, which agree with the declared ones; made once.
+
+    Raises:
+        Exception: what onnx.shape_inference raises, the same each time.
+    """
+    kept = part.__dict__.get("_inferred")
+    if kept is None:
+        try:
+            kept = onnx.shape_inference.infer_shapes(part.model, check_type=True, strict_mode=True)
+        except Exception as e:
+            kept = e
+        part.__dict__["_inferred"] = kept
+    if isinstance(kept, Exception):
+        raise kept
+    assert isinstance(kept, ModelProto)
+    return kept
 
 
 @contextmanager
@@ -71,7 +102,7 @@ def _without_locations(part: Part) -> Iterator[None]:
 def types(subject: Subject, part: Part) -> list[Finding]:
     """Every value of every graph has a type, and what is declared agrees with what is inferred."""
     try:
-        typed = onnx.shape_inference.infer_shapes(part.model, check_type=True, strict_mode=True)
+        typed = inferred(part)
     except Exception as e:
         return [bad(f"{part.file}: {one_line(e)}", reason=type(e).__name__)]
     findings = []

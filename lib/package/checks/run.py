@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from ...errors import EnvironmentProblem, NtoolError
-from ...runtime.session import Session, Settings
 from ..abi import family_module
 from . import walk
 from .parse import type_name
 from .subject import Check, Finding, Part, Subject, bad, not_applicable, one_line
+
+if TYPE_CHECKING:
+    from ...runtime.arrays import Arrays
+    from ...runtime.session import Session
 
 _NO_KERNEL = re.compile(r"no kernel here for (\S+?)\(\d+\) at node '([^']*)'")
 
@@ -26,6 +27,8 @@ def sessions(subject: Subject) -> dict[str, Session]:
 
 def load(subject: Subject, part: Part) -> list[Finding]:
     """A session can be made on the device. "Valid, no kernel" is an answer of its own."""
+    from ...runtime.session import Session, Settings
+
     assert part.path is not None
     try:
         # the path as it is in the package: onnxruntime resolves links by itself, and checks where
@@ -111,7 +114,7 @@ def _promised(
     return findings
 
 
-def _shapes(feeds: dict[str, np.ndarray]) -> dict[str, list[int]]:
+def _shapes(feeds: Arrays) -> dict[str, list[int]]:
     return {k: list(v.shape) for k, v in list(feeds.items())[:8]}
 
 

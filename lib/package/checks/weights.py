@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import ml_dtypes
 import numpy as np
@@ -12,12 +12,14 @@ from ...checkpoint.regular_file import open_regular
 from ...checkpoint.tensor import BITS, Checkpoint
 from ...errors import InputError, NtoolError, Unsupported
 from ...families import MODULES
-from ...numeric import convert
 from ..abi import family_module
-from ..bindings import Binding, Bindings
 from .data import BAND, safetensors_name
 from .external import External, locate
 from .subject import MAX_LISTED, Check, Finding, Part, Subject, bad, not_applicable
+
+if TYPE_CHECKING:
+    from ...numeric.convert import Band
+    from ..bindings import Binding
 
 _FLOATS: dict[str, Any] = {
     "F64": np.dtype("<f8"), "F32": np.dtype("<f4"), "F16": np.dtype("<f2"),
@@ -56,7 +58,7 @@ def _bands(real: str, e: External) -> Iterator[bytes]:
 
 
 def _insane(
-    bands: Iterable[convert.Band], dtype: str, e: External
+    bands: Iterable[Band], dtype: str, e: External
 ) -> tuple[str, str, Any, Any] | None:
     """(reason, text, expected, actual), or None for sound numbers. Bands hold whole elements."""
     wrong, first, zero, at = 0, None, True, 0
@@ -91,6 +93,7 @@ class _Source:
     def __init__(self, source: str) -> None:
         from ...checkpoint.source import open_checkpoint
         from ...families import find
+        from ..bindings import Bindings
 
         self.checkpoint: Checkpoint = open_checkpoint(source)
         self.checkpoint.refuse_if_broken()
@@ -106,8 +109,10 @@ class _Source:
         self._bindings.claim(e.tensor.name, tuple(e.tensor.dims), e.tensor.data_type)
         return self._bindings.bound[e.tensor.name]
 
-    def wanted(self, binding: Binding) -> Iterator[convert.Band]:
+    def wanted(self, binding: Binding) -> Iterator[Band]:
         """The bytes that the parameter must have."""
+        from ...numeric import convert
+
         for tensor in binding.sources:
             yield from convert.convert(self.checkpoint.bands(tensor), tensor.dtype, binding.dtype)
 
@@ -171,10 +176,10 @@ def values(subject: Subject, part: Part) -> list[Finding]:
     ]
 
 
-def _first_difference(wanted: Iterable[convert.Band], found: Iterable[convert.Band]) -> int | None:
+def _first_difference(wanted: Iterable[Band], found: Iterable[Band]) -> int | None:
     """First byte that differs, of two streams cut in different places; None if equal."""
-    a: convert.Band = b""
-    b: convert.Band = b""
+    a: Band = b""
+    b: Band = b""
     at = 0
     first, second = iter(wanted), iter(found)
     while True:

@@ -48,7 +48,8 @@ def names(kind: str, cases: list[str] = CASES) -> list[tuple[str, str]]:
 
 
 def sampler_options(args: dict[str, Any]) -> list[object]:
-    """Command-line options of a golden's arguments; what it leaves out is the model function's default."""
+    """Command-line options of a golden's arguments; what it leaves out is the model function's
+    default."""
     shift = args["timestep_shift"] if args.get("enable_timestep_shift", True) else 1
     lo, hi = args.get("cfg_interval", [0, 1])
     return [

@@ -23,7 +23,8 @@ TYPES = {np.dtype(np.float32): FLOAT, np.dtype(np.int64): INT64}
 
 
 class Weights:
-    """Claims that check shapes against the checkpoint's own tensors; banks are stacked when asked."""
+    """Claims that check shapes against the checkpoint's own tensors; banks are stacked when
+    asked."""
 
     def __init__(self, tensors: Arrays, c: NeoChatConfig) -> None:
         self.tensors, self.config = tensors, c

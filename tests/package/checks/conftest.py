@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from ntool.lib.checkpoint.source import open_checkpoint
 from ntool.lib.package import export
 

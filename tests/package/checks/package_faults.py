@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 import onnx
-from ntool.lib.package.checks.subject import Finding, Options, Subject
-from ntool.lib.package.verify import select, verify
 from onnx import TensorProto, helper, numpy_helper
 from safetensors import safe_open
+
+from ntool.lib.package.checks.subject import Finding, Options, Subject
+from ntool.lib.package.verify import select, verify
 
 Damage = Callable[[Path], None]
 

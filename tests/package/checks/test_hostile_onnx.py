@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from ntool import guard
 
 DATA = Path(__file__).parents[2] / "data" / "hostile"

@@ -8,9 +8,10 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from ntool.lib.package.checks.subject import Finding
 from onnx import TensorProto, helper
 from package_faults import FLOAT, findings
+
+from ntool.lib.package.checks.subject import Finding
 
 ALL = ("graph.*", "data.*")
 

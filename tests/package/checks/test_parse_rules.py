@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from ntool.lib.package.checks.parse import bits, known_opsets, read_model
 from onnx import ModelProto, TensorProto, helper, numpy_helper
+
+from ntool.lib.package.checks.parse import bits, known_opsets, read_model
 
 T = TensorProto
 

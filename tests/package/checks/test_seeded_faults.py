@@ -10,8 +10,6 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from ntool.lib.package import sums
-from ntool.lib.package.checks.catalogue import CHECKS
 from onnx import TensorProto, helper
 from package_faults import (
     BFLOAT16,
@@ -28,6 +26,9 @@ from package_faults import (
     set_external,
     stated,
 )
+
+from ntool.lib.package import sums
+from ntool.lib.package.checks.catalogue import CHECKS
 
 EMBED = "language_model.model.embed_tokens.weight"
 LM_HEAD = "language_model.lm_head.weight"

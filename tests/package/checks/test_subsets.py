@@ -8,10 +8,11 @@ from itertools import combinations
 from pathlib import Path
 
 import pytest
+from package_faults import edit_json, false_ids, findings
+
 from ntool.lib.checkpoint.source import open_checkpoint
 from ntool.lib.families import neo_chat
 from ntool.lib.package import export
-from package_faults import edit_json, false_ids, findings
 
 NAMES = neo_chat.COMPONENTS
 SUBSETS = [s for n in range(1, len(NAMES) + 1) for s in combinations(NAMES, n)]
