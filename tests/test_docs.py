@@ -6,11 +6,14 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from ntool import completion
+
+from .fork_server import ntool_in
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -153,40 +156,50 @@ def test_matches_notices_a_difference() -> None:
     assert not matches(["a"], ["a", "b"])
 
 
+@pytest.fixture(scope="module")
+def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """An environment in which `ntool` and `python3` are those of this run."""
+    folder = tmp_path_factory.mktemp("bin")
+    python = folder / "python3"
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    path = f"{folder}:{os.environ['PATH']}"
+    env = {**os.environ, "PATH": path, "LC_ALL": "C", "PYTHONPATH": ""}
+    with ntool_in(folder, env):
+        yield env
+
+
+def printed_by(commands: list[str], folder: Path, env: dict[str, str]) -> list[list[str]]:
+    """The lines that each command prints, all of them run in one shell."""
+    mark = "\x1eend"
+    lines = [f"{command}\nprintf '\\n{mark}\\n'\n" for command in commands]
+    done = subprocess.run(
+        ["bash", "-c", "exec 2>&1\n" + "".join(lines)],
+        cwd=folder,
+        env=env,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    return [part.splitlines() for part in done.stdout.split(f"\n{mark}\n")]
+
+
 @pytest.mark.parametrize(
     "page", [p for p in PAGES if blocks(p.read_text(encoding="utf-8"))], ids=lambda p: p.name
 )
-def test_examples_print_what_is_shown(
-    page: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    (tmp_path / "bin").mkdir()
-    for name, what in (("ntool", f"{sys.executable} -m ntool"), ("python3", sys.executable)):
-        script = tmp_path / "bin" / name
-        script.write_text(f'#!/bin/sh\nexec {what} "$@"\n')
-        script.chmod(0o755)
-    work = tmp_path / "work"
-    work.mkdir()
-    env = {
-        **os.environ,
-        "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}",
-        "NTOOL_CACHE": str(tmp_path_factory.getbasetemp() / "cache"),
-        "LC_ALL": "C",
-    }
+def test_examples_print_what_is_shown(page: Path, tmp_path: Path, shell: dict[str, str]) -> None:
     text = page.read_text(encoding="utf-8")
-    for commands in blocks(text):
-        for command, shown in commands:
-            done = subprocess.run(
-                ["bash", "-c", f"exec 2>&1; {command}"],
-                cwd=work,
-                env=env,
-                capture_output=True,
-                text=True,
-                timeout=60,
-            )
-            printed = done.stdout.splitlines()
-            if UPDATE and not matches(shown, printed):
-                old, new = ("".join(f"{x}\n" for x in y) for y in (shown, cut(shown, printed)))
-                text = text.replace(f"$ {command}\n{old}", f"$ {command}\n{new}", 1)
-                page.write_text(text, encoding="utf-8")
-            else:
-                assert matches(shown, printed), f"$ {command}\n{done.stdout}"
+    examples = [example for commands in blocks(text) for example in commands]
+    found = printed_by([command for command, _ in examples], tmp_path, shell)
+    wrong = []
+    for (command, shown), printed in zip(examples, found, strict=False):
+        if matches(shown, printed):
+            continue
+        wrong.append("\n".join([f"$ {command}", *printed]))
+        if UPDATE:
+            old, new = ("".join(f"{x}\n" for x in y) for y in (shown, cut(shown, printed)))
+            text = text.replace(f"$ {command}\n{old}", f"$ {command}\n{new}", 1)
+            page.write_text(text, encoding="utf-8")
+    assert len(found) == len(examples) + 1, "the shell ended early"
+    assert UPDATE or not wrong, "\n\n".join(wrong)
