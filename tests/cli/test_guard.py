@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from ntool import failure
+from ntool.console import console
 from ntool.guard import run
 from ntool.lib import errors
 
@@ -308,3 +309,34 @@ def test_options_of_one_run_do_not_reach_the_next(capsys: pytest.CaptureFixture[
     capsys.readouterr()
     assert run(["nonsense"]) == 2
     assert capsys.readouterr().err.splitlines()[0].startswith("ntool: No such command")
+
+
+def test_warnings_of_libraries_are_details(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import warnings
+
+    from ntool import guard
+
+    def warn(arguments: list[str]) -> int:
+        console.command, console.verbose = "census", "-v" in arguments
+        warnings.warn("overflow\nencountered", RuntimeWarning, stacklevel=1)
+        return 0
+
+    monkeypatch.setattr(guard, "_invoke", warn)
+    shown = warnings.showwarning
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        assert run([]) == 0
+        assert capsys.readouterr().err == ""
+        assert run(["-v"]) == 0
+    told = capsys.readouterr().err
+    assert told == "ntool census: RuntimeWarning: overflow\\x0aencountered\n"
+    assert warnings.showwarning is shown
+
+
+def test_long_words_are_cut(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["census", "x" * 10_000]) in (4, 6)
+    assert run(["census", "demo:shapes", "--" + "x" * 10_000]) == 2
+    assert run(["x" * 10_000]) == 2
+    assert all(len(line) < 2200 for line in capsys.readouterr().err.splitlines())

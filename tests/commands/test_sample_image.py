@@ -277,3 +277,38 @@ def test_piped_prompts(demo_package, tmp_path) -> None:
     )
     assert done.code == 0, done.err
     assert (tmp_path / "p.png").exists()
+
+
+NOISE = np.ones((1, 3, 64, 32), np.float32)
+LATENTS = [
+    ("noise", NOISE[:, :, :0], "found F32 [1, 3, 0, 32]"),
+    ("noise", NOISE[:, :, :33], "picture size: found 32x33, expected multiples of 32"),
+    ("z", NOISE[:, :, :, :16], "picture size: found 16x64"),
+    ("noise", NOISE * np.float32(1.1e4), "unit variance"),
+    ("noise", NOISE * np.float32(-1e30), "unit variance"),
+    ("noise", NOISE * np.float32(np.nan), "NaN or infinite"),
+    ("z", NOISE * np.float32(np.inf), "NaN or infinite"),
+    ("z", NOISE.astype(np.float16), "found F16"),
+    ("z", NOISE[0], "found F32 [3, 64, 32]"),
+    ("z", np.concatenate([NOISE, NOISE]), "found [2, 3, 64, 32]"),
+]
+
+
+@pytest.mark.parametrize(("name", "value", "words"), LATENTS, ids=lambda x: str(x)[:30])
+def test_odd_latent_files(demo_package, tmp_path, ntool, name, value, words: str) -> None:
+    save_file({name: np.ascontiguousarray(value)}, tmp_path / "latent")
+    options = ["--prompt", "x", "--latent", tmp_path / "latent", "-o", tmp_path / "p.png"]
+    done = ntool("sample-image", demo_package, *options, code=3)
+    assert f"latent: tensor '{name}'" in done.err and words in done.err, done.err
+    assert not done.of("step") if done.out else True
+    draw = ["--task", "interleave", "--prompt", "x", "--latent", tmp_path / "latent"]
+    if len(value) == 1:
+        done = ntool("run-prefill", demo_package, *draw, "-o", tmp_path / "p.png", code=3)
+        assert f"latent: tensor '{name}'" in done.err and words in done.err, done.err
+
+
+def test_z_beyond_float32_is_refused_without_a_warning(demo_package, tmp_path) -> None:
+    save_file({"z": NOISE * np.float32(3e38)}, tmp_path / "z")
+    options = ["--prompt", "x", "--latent", tmp_path / "z", "-o", tmp_path / "p.png", "-q"]
+    done = run_ntool("sample-image", demo_package, *options)
+    assert done.code == 3 and done.err.count("\n") <= 2, done.err

@@ -35,9 +35,9 @@ def chunk(kind, body):
     )
 
 
-def png(width=2, height=2, depth=8, colour=2, raw=None, extra=b""):
+def png(width=2, height=2, depth=8, colour=2, raw=None, extra=b"", methods=(0, 0, 0)):
     raw = bytes((width * 3 + 1) * height) if raw is None else raw
-    head = struct.pack(">IIBBBBB", width, height, depth, colour, 0, 0, 0)
+    head = struct.pack(">IIBBBBB", width, height, depth, colour, *methods)
     return (
         image.PNG_SIGNATURE + chunk(b"IHDR", head) + extra
         + chunk(b"IDAT", zlib.compress(raw)) + chunk(b"IEND", b"")
@@ -223,6 +223,15 @@ def flipped(data, at):
         (image.PNG_SIGNATURE + chunk(b"IHDR", b"\0" * 12), "does not begin with IHDR"),
         (png(raw=bytes(3)), "damaged or truncated PNG"),
         (png(depth=3), "PNG colour type and bits: found 2, 3"),
+        (png(colour=5), "PNG colour type and bits: found 5, 8"),
+        (png(methods=(1, 0, 0)), "PNG compression method: found 1"),
+        (png(methods=(0, 64, 0)), "PNG filter method: found 64"),
+        (png(methods=(0, 0, 2)), "PNG interlace method: found 2"),
+        (png(colour=3, raw=bytes(6)), "PNG palette is missing"),
+        (png(colour=3, raw=bytes(6), extra=chunk(b"PLTE", bytes(5))), "PNG palette: found 1 of 5"),
+        (png(colour=3, raw=bytes(6), extra=chunk(b"PLTE", b"")), "PNG palette: found 1 of 0"),
+        (png(colour=3, raw=bytes(6), extra=chunk(b"PLTE", bytes(771))), "PNG palette"),
+        (png(colour=3, raw=bytes(6), extra=2 * chunk(b"PLTE", bytes(3))), "PNG palette: found 2"),
         (b"\xff\xd8\xff\xe0", "damaged or truncated JPEG"),
         (b"RIFF\0\0\0\0WEBP", "damaged or truncated WEBP"),
     ],
@@ -231,6 +240,7 @@ def test_damaged_files(tmp_path, data, words):
     with pytest.raises(InputError, match=words) as caught:
         image.load_image(saved(tmp_path, data))
     assert "\n" not in caught.value.message and "a.png" in caught.value.message
+    assert "object at" not in caught.value.message
 
 
 def test_every_truncation_of_a_png_is_refused(tmp_path):

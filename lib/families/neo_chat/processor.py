@@ -6,6 +6,7 @@ P: pixels on a side of a patch. m: patches on a side of a token. F = P m. Grids 
 from __future__ import annotations
 
 import math
+import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -123,7 +124,10 @@ def to_rgb(image: Image.Image) -> Image.Image:
     from PIL import Image
 
     if image.mode != "RGBA":
-        return image.convert("RGB")
+        with warnings.catch_warnings():
+            # Pillow advises RGBA for palettes with alpha; the published code does without
+            warnings.simplefilter("ignore", UserWarning)
+            return image.convert("RGB")
     white = Image.new("RGB", image.size, (255, 255, 255))
     white.paste(image, mask=image.getchannel("A"))
     return white

@@ -123,3 +123,20 @@ def test_unusable_vision_config():
         processor.processor_json({"downsample_ratio": 0.5, "vision_config": {"num_channels": 4}})
     with pytest.raises(InputError, match="patch_size"):
         processor.processor_json({"downsample_ratio": 0.5, "vision_config": {"patch_size": 0}})
+
+
+def test_a_palette_with_alpha_is_converted_without_a_warning():
+    image = Image.new("P", (4, 4))
+    image.info["transparency"] = bytes([0, 255])
+    assert processor.to_rgb(image).mode == "RGB"
+
+
+def test_messages_name_the_config():
+    with pytest.raises(InputError, match=r"^here/config\.json: vision_config: found None"):
+        processor.processor_json({}, "here/config.json")
+    config = {"vision_config": {"patch_size": "x"}, "downsample_ratio": 0.5}
+    with pytest.raises(InputError, match=r"^here/config\.json: vision_config\.patch_size"):
+        processor.processor_json(config, "here/config.json")
+    config = {"vision_config": {}, "downsample_ratio": 1e-320}
+    with pytest.raises(InputError, match=r"^here/config\.json: downsample_ratio"):
+        processor.processor_json(config, "here/config.json")
