@@ -57,9 +57,7 @@ def _bands(real: str, e: External) -> Iterator[bytes]:
             yield f.read(e.start + at, min(BAND, e.nbytes - at))
 
 
-def _insane(
-    bands: Iterable[Band], dtype: str, e: External
-) -> tuple[str, str, Any, Any] | None:
+def _insane(bands: Iterable[Band], dtype: str, e: External) -> tuple[str, str, Any, Any] | None:
     """(reason, text, expected, actual), or None for sound numbers. Bands hold whole elements."""
     wrong, first, zero, at = 0, None, True, 0
     for band in bands:
