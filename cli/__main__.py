@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from _signal import SIG_IGN, SIGINT, SIGTERM, getsignal, signal  # `signal` itself takes 2 ms
+
+
+def _quit(signum: int, frame: object) -> None:
+    """End at once and in silence, with 128 + the signal's number: nothing was begun yet."""
+    os._exit(128 + signum)
 
 
 def main() -> None:
     """Run the command line and exit with a code of docs/exit-codes.md."""
-    try:
-        from .guard import run
+    # until the command itself runs (guard.py): Ctrl-C in the middle of an import is a traceback
+    _silent()
+    from .guard import run
 
-        code = run(sys.argv[1:])
-    except KeyboardInterrupt:  # Ctrl-C while the first modules are imported
-        code = 130
+    code = run(sys.argv[1:])
+    _silent()  # and again while the interpreter ends
     sys.exit(code)
+
+
+def _silent() -> None:
+    for number in (SIGINT, SIGTERM):
+        if getsignal(number) != SIG_IGN:
+            signal(number, _quit)
 
 
 if __name__ == "__main__":

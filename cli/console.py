@@ -20,6 +20,42 @@ from .lib.records import Record, Stream
 FORMATS = ("jsonl", "table", "csv", "tsv")
 
 
+class Unfailing:
+    """Standard error whose failure ends nothing: what cannot be said must not change what is done.
+
+    A full disk, a reader that has gone, or none at all (None): the rest is dropped.
+    """
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        self._try("write", text)
+        return len(text)
+
+    def flush(self) -> None:
+        self._try("flush")
+
+    def _try(self, method: str, *arguments: str) -> None:
+        if self._stream is None:
+            return
+        try:
+            getattr(self._stream, method)(*arguments)
+        except (OSError, ValueError):
+            stream, self._stream = self._stream, None
+            # what is left in its buffer goes nowhere, or the interpreter ends with 120
+            with suppress(OSError, ValueError):
+                null = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(null, stream.fileno())
+                os.close(null)
+
+    def isatty(self) -> bool:
+        return self._stream is not None and bool(self._stream.isatty())
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
 @dataclass
 class Console:
     """The common options of one run."""

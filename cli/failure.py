@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 from dataclasses import dataclass
 
-from .lib.errors import NtoolError
+from .lib.errors import MAX_ECHO, MAX_WHAT, NtoolError, shorten
 
 USAGE = 2
 NOT_FOUND = 4
@@ -17,9 +17,9 @@ READER_CLOSED = 141
 _ENVIRONMENT_ERRORS = frozenset(
     getattr(errno, name)
     for name in (
-        "EACCES", "EDQUOT", "EFBIG", "EIO", "ELOOP", "EMFILE", "ENAMETOOLONG", "ENFILE", "ENODEV",
-        "ENOMEM", "ENOSPC", "ENOTEMPTY", "EPERM", "EROFS", "ESTALE", "ETIMEDOUT", "ETXTBSY",
-        "EXDEV",
+        "EACCES", "EBUSY", "EDQUOT", "EFBIG", "EIO", "ELOOP", "EMFILE", "ENAMETOOLONG", "ENFILE",
+        "ENODEV", "ENOMEM", "ENOSPC", "ENOTEMPTY", "ENXIO", "EPERM", "EROFS", "ESTALE",
+        "ETIMEDOUT", "ETXTBSY", "EXDEV",
     )
     if hasattr(errno, name)
 )  # fmt: skip
@@ -69,7 +69,7 @@ def failure(error: BaseException) -> Failure:
         name = (error.name or "").split(".")[0]
         return Failure(ENVIRONMENT, f"Python package '{name}' is not installed")
     if isinstance(error, OSError):
-        what = f"{error.filename}: " if error.filename else ""
+        what = f"{shorten(str(error.filename), MAX_WHAT)}: " if error.filename else ""
         text = f"{what}{error.strerror or error}"
         if isinstance(error, FileNotFoundError):
             return Failure(NOT_FOUND, text)
@@ -87,4 +87,6 @@ def _of_click(error: BaseException) -> Failure:
         return Failure(INTERRUPTED)
     text = error.format_message() if hasattr(error, "format_message") else str(error)
     context = getattr(error, "ctx", None)
+    # click repeats the word that it did not understand, however long
+    text = shorten(text, 2 * MAX_ECHO)
     return Failure(USAGE, text, f"{context.command_path} --help" if context else None)

@@ -6,21 +6,25 @@ import os
 import signal
 import sys
 import traceback
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, NoReturn
 
-from .console import console
+from .console import Unfailing, console
 from .failure import ENVIRONMENT, INTERRUPTED, USAGE, failure
 
 
 def run(arguments: list[str]) -> int:
     """Run ntool with these arguments and return the exit code. Nothing is raised."""
     console.reset()
+    _fill_descriptors()
     if not _streams_open():
         return ENVIRONMENT
-    signal.signal(signal.SIGTERM, _terminate)
     try:
         try:
-            code = _invoke(arguments)
+            with _warnings_as_details():
+                code = _invoke(arguments)
         except BaseException as e:
             code = report(e)
         try:
@@ -34,12 +38,34 @@ def run(arguments: list[str]) -> int:
     return code
 
 
+@contextmanager
+def _warnings_as_details() -> Iterator[None]:
+    """Warnings of libraries go the way of other details: one line, with -v only.
+
+    A warning that means something to the user is a note or an error of ours. Which warnings there
+    are stays as it is, so that tests can turn them into errors.
+    """
+
+    def tell(message: Any, category: type[Warning], *_: Any, **__: Any) -> None:
+        console.detail(f"{category.__name__}: {message}")
+
+    shown, warnings.showwarning = warnings.showwarning, tell
+    try:
+        yield
+    finally:
+        warnings.showwarning = shown
+
+
 def _invoke(arguments: list[str]) -> int:
     """Run the command, not through typer's `main()`, which turns a closed pipe into code 1."""
     from .app import application
 
     app = application()
     with app.make_context("ntool", list(arguments)) as context:
+        # from here on there may be something to clean up
+        signal.signal(signal.SIGTERM, _terminate)
+        if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         app.invoke(context)
     return 0
 
@@ -70,8 +96,8 @@ def _streams_open() -> bool:
     Records are UTF-8 with line feeds whatever the locale says. A terminal keeps its own encoding,
     but a name that it cannot show must not end the command.
     """
-    if sys.stderr is None:  # closed by the caller; print(file=None) would write to standard output
-        sys.stderr = open(os.devnull, "w")  # noqa: SIM115
+    if not isinstance(sys.stderr, Unfailing):
+        sys.stderr = Unfailing(sys.stderr)
     if sys.stdout is None:
         console.say("standard output is closed")
         return False
@@ -81,6 +107,18 @@ def _streams_open() -> bool:
         else:
             sys.stdout.reconfigure(encoding="utf-8", newline="\n")
     return True
+
+
+def _fill_descriptors() -> None:
+    """Open what the caller closed of the descriptors 0, 1 and 2.
+
+    Else the next file that is opened takes the number, and what a library writes to standard error
+    lands in an output.
+    """
+    fd = os.open(os.devnull, os.O_RDWR)
+    while fd <= 2:
+        fd = os.dup(fd)
+    os.close(fd)
 
 
 def _discard_stdout() -> None:

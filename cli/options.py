@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from .console import FORMATS, console
+from .number_types import whole
 
 Source = Annotated[
     str,
@@ -45,7 +46,17 @@ Device = Annotated[
     str, typer.Option("--device", metavar="DEVICE", help="auto, cpu, cuda or cuda:INDEX.")
 ]
 Seed = Annotated[
-    int, typer.Option("--seed", min=0, max=2**64 - 1, metavar="N", help="Seed of the noise.")
+    int,
+    typer.Option("--seed", parser=whole(0, 2**64 - 1), metavar="N", help="Seed of the noise."),
+]
+MaxHeader = Annotated[
+    int,
+    typer.Option(
+        "--max-header",
+        parser=whole(2, 2**63 - 1),
+        metavar="BYTES",
+        help="Largest header to read.",
+    ),
 ]
 Revision = Annotated[
     str | None,

@@ -7,6 +7,12 @@ from typing import Annotated
 
 import typer
 
+from .number_types import number, whole
+
+MAX_PIXELS = 64_000_000
+"""As many as a picture that is read may have (`lib.sampling.image`)."""
+SCALE = number(-1e6, 1e6)
+
 
 def _file(name: str, help: str) -> typer.models.OptionInfo:
     return typer.Option(name, metavar="FILE", help=help)
@@ -27,10 +33,13 @@ PrefixUnconditional = Annotated[
     Path | None, _file("--prefix-unconditional", "Prefix file of the empty prompt.")
 ]
 Size = Annotated[str | None, typer.Option("--size", metavar="WxH", help="Pixels, multiples of 32.")]
-Steps = Annotated[int | None, typer.Option("--steps", min=1, metavar="N", help="Euler steps.")]
+Steps = Annotated[
+    int | None,
+    typer.Option("--steps", parser=whole(1, 10_000), metavar="N", help="Euler steps."),
+]
 Cfg = Annotated[
     float | None,
-    typer.Option("--cfg", metavar="SCALE", help="Guidance scale; 1 and below: none."),
+    typer.Option("--cfg", parser=SCALE, metavar="SCALE", help="Guidance scale; 1 and below: none."),
 ]
 CfgNorm = Annotated[
     str | None,
@@ -41,14 +50,28 @@ CfgInterval = Annotated[
     typer.Option("--cfg-interval", metavar="LO,HI", help="Guidance only for t in this range."),
 ]
 Shift = Annotated[
-    float | None, typer.Option("--shift", metavar="SHIFT", help="Timestep shift; 1 is none.")
+    float | None,
+    typer.Option(
+        "--shift",
+        parser=number(1e-3, 1e3),
+        metavar="SHIFT",
+        help="Timestep shift, 0.001 to 1000; 1 is none.",
+    ),
 ]
 TEps = Annotated[
-    float | None, typer.Option("--t-eps", metavar="EPS", help="Floor of 1 - t in the velocity.")
+    float | None,
+    typer.Option(
+        "--t-eps",
+        parser=number(1e-6, 1e3),
+        metavar="EPS",
+        help="Floor of 1 - t in the velocity.",
+    ),
 ]
 Count = Annotated[
     int,
-    typer.Option("--count", min=1, max=10000, metavar="N", help="Pictures, with seeds in a row."),
+    typer.Option(
+        "--count", parser=whole(1, 10_000), metavar="N", help="Pictures, with seeds in a row."
+    ),
 ]
 Rng = Annotated[
     str,
@@ -88,18 +111,29 @@ Task = Annotated[
 MinPixels = Annotated[
     int | None,
     typer.Option(
-        "--min-pixels", min=1, metavar="N", help="Least pixels of a picture after resizing."
+        "--min-pixels",
+        parser=whole(1, MAX_PIXELS),
+        metavar="N",
+        help="Least pixels of a picture after resizing.",
     ),
 ]
 MaxPixels = Annotated[
     int | None,
     typer.Option(
-        "--max-pixels", min=1, metavar="N", help="Most pixels of a picture after resizing."
+        "--max-pixels",
+        parser=whole(1, MAX_PIXELS),
+        metavar="N",
+        help="Most pixels of a picture after resizing.",
     ),
 ]
 Decode = Annotated[
     int | None,
-    typer.Option("--decode", min=0, metavar="N", help="Continue greedily by up to N tokens."),
+    typer.Option(
+        "--decode",
+        parser=whole(0, 2**20),
+        metavar="N",
+        help="Continue greedily by up to N tokens.",
+    ),
 ]
 Sizes = Annotated[
     str | None,
@@ -127,7 +161,12 @@ Messages = Annotated[
 Think = Annotated[bool, typer.Option("--think", help="Let the model think before it draws.")]
 ImgCfg = Annotated[
     float | None,
-    typer.Option("--img-cfg", metavar="SCALE", help="Guidance scale of the pictures; 1: none."),
+    typer.Option(
+        "--img-cfg",
+        parser=SCALE,
+        metavar="SCALE",
+        help="Guidance scale of the pictures; 1: none.",
+    ),
 ]
 PrefixImagesOnly = Annotated[
     Path | None, _file("--prefix-images-only", "Prefix file of the pictures alone.")
@@ -136,7 +175,10 @@ Fit = Annotated[
     bool, typer.Option("--fit", help="Take the nearest valid size instead of refusing one.")
 ]
 Threads = Annotated[
-    int, typer.Option("--threads", min=0, metavar="N", help="CPU threads; 0 takes all cores.")
+    int,
+    typer.Option(
+        "--threads", parser=whole(0, 4096), metavar="N", help="CPU threads; 0 takes all cores."
+    ),
 ]
 Plan = Annotated[
     bool, typer.Option("--plan", help="Print the memory that the run needs, and stop.")

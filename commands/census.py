@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from ..console import console
-from ..options import Source
+from ..options import MaxHeader, Source
 
 
 def census(
@@ -60,9 +60,7 @@ def census(
             "--allow-missing", metavar="GLOB", help="Tensors that may be absent. Repeatable."
         ),
     ] = None,
-    max_header: Annotated[
-        int, typer.Option("--max-header", min=2, metavar="BYTES", help="Largest header to read.")
-    ] = 100_000_000,
+    max_header: MaxHeader = 100_000_000,
 ) -> None:
     """Count the tensors of a checkpoint by group and dtype, and say what is wrong with it.
 
@@ -86,7 +84,7 @@ def census(
         names = frozenset(t.name for t in counted.tensors)
         family = recognise.recognise(counted.config, names)
         if groups is not None:
-            keys = [("groups", grouping.by_rules(grouping.read_rules(groups)))]
+            keys = [("groups", grouping.by_file(groups, counted.tensors))]
         else:
             rules = recognise.group_rules(family), recognise.component_rules(family)
             wanted = by or (["family"] if family else ["prefix"])

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from ..console import console
-from ..options import Exclude, Include
+from ..options import Exclude, Include, MaxHeader
 
 
 def inspect_headers(
@@ -28,9 +28,7 @@ def inspect_headers(
     full: Annotated[
         bool, typer.Option("--full", help="Long lists of metadata and config in full.")
     ] = False,
-    max_header: Annotated[
-        int, typer.Option("--max-header", min=2, metavar="BYTES", help="Largest header to read.")
-    ] = 100_000_000,
+    max_header: MaxHeader = 100_000_000,
     no_index: Annotated[
         bool,
         typer.Option("--no-index", help="List the files of the folder, whatever its index says."),

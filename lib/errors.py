@@ -7,6 +7,16 @@ from __future__ import annotations
 
 import unicodedata
 
+MAX_ECHO = 200
+"""Characters of a found or expected value that a message repeats."""
+MAX_WHAT = 2000
+"""Characters of what a message is about: a path may have many."""
+
+
+def shorten(text: str, limit: int) -> str:
+    """At most `limit` characters; of a longer text the beginning, and `...`."""
+    return text if len(text) <= limit else text[: limit - 3] + "..."
+
 
 def printable(text: object) -> str:
     """Text from a file, made safe for a terminal and for one line.
@@ -28,12 +38,22 @@ def printable(text: object) -> str:
     return "".join(out)
 
 
+def _echo(value: object, limit: int) -> str:
+    """A value made printable and cut; cut first as well, so that a huge one costs nothing."""
+    try:
+        text = str(value)
+    except ValueError:  # an integer beyond the interpreter's limit of digits
+        text = "an integer of thousands of digits"
+    return shorten(printable(shorten(text, limit)), limit)
+
+
 class NtoolError(Exception):
     """Base of all expected failures.
 
     Args:
         what: the thing and what is wrong with it: "model.safetensors: tensor 'a': size".
-        found, expected: when both or one are known, appended as ": found X, expected Y".
+        found, expected: when both or one are known, appended as ": found X, expected Y", each cut
+            to MAX_ECHO characters: a value of a file or of the command line may be of any length.
         hint: one line that says what to do, or None.
     """
 
@@ -49,11 +69,11 @@ class NtoolError(Exception):
     ) -> None:
         parts = []
         if found is not None:
-            parts.append(f"found {printable(found)}")
+            parts.append(f"found {_echo(found, MAX_ECHO)}")
         if expected is not None:
-            parts.append(f"expected {printable(expected)}")
-        self.message = printable(what) + (": " + ", ".join(parts) if parts else "")
-        self.hint = printable(hint) if hint else None
+            parts.append(f"expected {_echo(expected, MAX_ECHO)}")
+        self.message = _echo(what, MAX_WHAT) + (": " + ", ".join(parts) if parts else "")
+        self.hint = _echo(hint, MAX_WHAT) if hint else None
         super().__init__(self.message)
 
 

@@ -35,7 +35,9 @@ class Ended:
 
 def run_ntool(*arguments: object, stdin: str | None = None, **options: Any) -> Ended:
     """`ntool ARGUMENTS` as a process of its own."""
-    env = {**os.environ, **options.pop("env", {})}
+    # a warning of NumPy ends the command as a bug, as in the tests' own process
+    warnings = {"PYTHONWARNINGS": "error::RuntimeWarning"}
+    env = {**os.environ, **warnings, **options.pop("env", {})}
     done = subprocess.run(
         [sys.executable, "-m", "ntool", *map(str, arguments)],
         input=stdin,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import json
+import math
 import os
 import re
 from collections.abc import Iterable, Iterator
@@ -48,7 +49,7 @@ class Fault:
 
 
 class NotANumber:
-    """Stands where the text has NaN, Infinity or an integer that is too long to be parsed."""
+    """Stands where the text has NaN, Infinity or a number that is too large or too long."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -130,7 +131,15 @@ def parse(text: str, *, numbers: str = "refuse") -> tuple[Any, list[Fault]]:
     def constant(name: str) -> Any:
         if len(faults) < MAX_FAULTS:
             faults.append(Fault("non-json-number", f"{name} is not a JSON number"))
-        return float(name) if numbers == "warn" else NotANumber(name)
+        if numbers != "warn":
+            return NotANumber(name)
+        if name == "NaN":
+            return math.nan
+        return -math.inf if name.startswith("-") else math.inf
+
+    def real(digits: str) -> Any:
+        value = float(digits)
+        return constant(f"{digits[:40]}, beyond float64,") if math.isinf(value) else value
 
     def integer(digits: str) -> Any:
         if len(digits) <= 4300:
@@ -141,13 +150,19 @@ def parse(text: str, *, numbers: str = "refuse") -> tuple[Any, list[Fault]]:
 
     try:
         try:
-            value = json.loads(text, object_pairs_hook=pairs, parse_constant=constant)
+            value = json.loads(
+                text, object_pairs_hook=pairs, parse_constant=constant, parse_float=real
+            )
         except json.JSONDecodeError:
             raise
         except ValueError:  # the interpreter's own limit on digits: parse again, number by number
             faults.clear()
             value = json.loads(
-                text, object_pairs_hook=pairs, parse_constant=constant, parse_int=integer
+                text,
+                object_pairs_hook=pairs,
+                parse_constant=constant,
+                parse_float=real,
+                parse_int=integer,
             )
     except json.JSONDecodeError as e:
         faults.append(Fault("bad-json", f"not JSON: {e.msg} at character {e.pos}", fatal=True))

@@ -134,14 +134,16 @@ RULES: dict[tuple[str, str], Callable[[Band, Tally], Band]] = {
 """(stored, wanted) -> a function on whole elements."""
 
 
-def check(stored: str, wanted: str, name: str) -> None:
+def check(stored: str, wanted: str, what: str) -> None:
     """Refuse a pair that `convert` has no rule for.
 
+    Args:
+        what: file and tensor, for the message.
     Raises:
-        Unsupported: names the tensor and both types.
+        Unsupported: names them and both types.
     """
     if stored != wanted and (stored, wanted) not in RULES:
-        raise Unsupported(f"tensor '{name}': cannot convert {stored} to {wanted}")
+        raise Unsupported(f"{what}: cannot convert {stored} to {wanted}")
 
 
 def narrows(stored: str, wanted: str) -> bool:

@@ -96,5 +96,5 @@ class Bindings:
                 found=list(tensor.shape),
                 expected=f"{list(shape)} from config.json",
             )
-        convert.check(tensor.dtype, wanted, name)
+        convert.check(tensor.dtype, wanted, f"{c.source}: {tensor.file}: tensor '{name}'")
         return tensor

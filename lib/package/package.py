@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..checkpoint.index import contained
+from ..checkpoint.index import contained, path_fault
 from ..checkpoint.regular_file import read_file
-from ..checkpoint.strict_json import load_object, read_object
+from ..checkpoint.strict_json import has_lone_surrogate, load_object, read_object
 from ..errors import InputError, SourceNotFound, Unsupported
-from . import layout
+from . import layout, schema
 
 MAX_MANIFEST = 64 << 20
 
@@ -75,11 +76,13 @@ class Package:
         """Content of processor.json.
 
         Raises:
-            SourceNotFound, InputError: it is missing, or not a JSON object.
+            SourceNotFound, InputError: it is missing, or not as the schema says.
         """
         name = inside(self.manifest.get("processor"), f"{self.root}: {layout.MANIFEST}")
         path = str(self.root / name)
-        return read_object(path, path, MAX_MANIFEST)
+        found = read_object(path, path, MAX_MANIFEST)
+        schema.require(found, path, "processor")
+        return found
 
 
 def inside(path: object, where: str) -> str:
@@ -88,11 +91,11 @@ def inside(path: object, where: str) -> str:
     Raises:
         InputError: absolute, with `..`, empty parts, backslashes or control characters.
     """
-    parts = path.split("/") if isinstance(path, str) else []
-    if not parts or any(
-        p in ("", ".", "..") or "\\" in p or ":" in p or any(ord(c) < 32 for c in p) for p in parts
-    ):
-        raise InputError(f"{where}: path", found=repr(path), expected="a plain relative path")
+    fault = path_fault(path) if isinstance(path, str) else "is no string"
+    if fault is None and ":" in str(path):
+        fault = "holds a colon"
+    if fault is not None:
+        raise InputError(f"{where}: path {fault}", found=repr(path), expected="a relative path")
     assert isinstance(path, str)
     return path
 
@@ -103,11 +106,11 @@ def is_package(path: str | os.PathLike[str]) -> bool:
 
 
 def open_package(path: str | os.PathLike[str]) -> Package:
-    """The package in a folder.
+    """The package in a folder, for running it: its package.json is all that the schema asks for.
 
     Raises:
         SourceNotFound: no folder, or no package.json in it.
-        InputError: package.json is not what it should be.
+        InputError: package.json is not what the schema says; names the JSON path.
         Unsupported: another schema version.
     """
     root = Path(path)
@@ -120,11 +123,13 @@ def open_package(path: str | os.PathLike[str]) -> Package:
         raise Unsupported(
             f"{file}: schema", found=repr(manifest.get("schema")), expected=layout.SCHEMA
         )
-    components = manifest.get("components")
-    if not isinstance(components, dict) or not all(
-        isinstance(c, dict) and isinstance(c.get("graph"), str) for c in components.values()
-    ):
-        raise InputError(
-            f"{file}: components", expected="an object of components, each with a graph"
-        )
+    if has_lone_surrogate(json.dumps(manifest, ensure_ascii=False)):
+        raise InputError(f"{file}: a string holds a lone surrogate")
+    schema.require(manifest, str(file))
+    for key in ("tokenizer", "processor"):
+        inside(manifest[key], f"{file}: $.{key}")
+    for name, c in manifest["components"].items():
+        for key, paths in (("graph", [c["graph"]]), ("data", c["data"])):
+            for relative in paths:
+                inside(relative, f"{file}: $.components.{name}.{key}")
     return Package(root, manifest, hashlib.sha256(raw).hexdigest())

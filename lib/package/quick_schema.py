@@ -120,7 +120,13 @@ _JOINED: dict[str, Callable[[Any, Any, Any, dict[str, Any]], bool]] = {
     "propertyNames": lambda v, w, rule, d: (
         type(v) is not dict or all(accepts(k, w, d) for k in v)
     ),
-    "items": lambda v, w, rule, d: type(v) is not list or all(accepts(x, w, d) for x in v),
+    "prefixItems": lambda v, w, rule, d: (
+        type(v) is not list or all(accepts(x, r, d) for x, r in zip(v, w, strict=False))
+    ),
+    "items": lambda v, w, rule, d: (
+        type(v) is not list
+        or all(accepts(x, w, d) for x in v[len(rule.get("prefixItems", ())) :])
+    ),
     "allOf": lambda v, w, rule, d: all(accepts(v, x, d) for x in w),
     "anyOf": lambda v, w, rule, d: any(accepts(v, x, d) for x in w),
     "if": _if,

@@ -37,6 +37,8 @@ LINE_PIXELS = 12
 KEPT_CHUNKS = (b"IHDR", b"PLTE", b"tRNS", b"IDAT", b"IEND")
 """All that decides the pixels of a still PNG. Text, colour profiles, EXIF and animation frames are
 dropped unread, which also takes away their decompression bombs."""
+_DEPTHS = {0: (1, 2, 4, 8, 16), 2: (8, 16), 3: (1, 2, 4, 8), 4: (8, 16), 6: (8, 16)}
+"""PNG colour type -> bits that a sample may have."""
 
 
 def to_uint8(z: NDArray[np.float32]) -> U8:
@@ -169,7 +171,9 @@ def load_image(path: str | os.PathLike[str], max_pixels: int = MAX_PIXELS) -> Im
     except Image.DecompressionBombError as e:
         raise InputError(f"{name}: picture too large", expected=f"<= {max_pixels} pixels") from e
     except (OSError, SyntaxError, ValueError, EOFError, struct.error, zlib.error) as e:
-        raise InputError(f"{name}: damaged or truncated {kind} picture ({e})") from e
+        # Pillow names the buffer that it reads from, by its address
+        why = "" if "object at 0x" in str(e) else f" ({e})"
+        raise InputError(f"{name}: damaged or truncated {kind} picture{why}") from e
     if image.mode.startswith("I") or image.mode == "F":
         # 16-bit grey: Pillow's own conversion to 8 bits would clip at 255
         grey = np.asarray(image).astype(np.int64) >> 8
@@ -311,6 +315,7 @@ def _plain_png(data: bytes, name: str, max_pixels: int) -> bytes:
     chunks = _chunks(data, name)
     width, height = struct.unpack(">II", chunks[0][1][:8])
     _check_size(name, width, height, max_pixels)
+    _check_form(chunks, name)
     parts = [PNG_SIGNATURE]
     for kind, body in chunks:
         if kind in KEPT_CHUNKS:
@@ -319,6 +324,32 @@ def _plain_png(data: bytes, name: str, max_pixels: int) -> bytes:
         elif not kind[0] & 0x20:  # upper case first letter: critical
             raise Unsupported(f"{name}: critical PNG chunk", found=kind.decode("latin-1"))
     return b"".join(parts)
+
+
+def _check_form(chunks: list[tuple[bytes, bytes]], name: str) -> None:
+    """Refuse what Pillow reads in its own way or not at all: unknown methods, odd palettes."""
+    depth, colour, compression, filtering, interlace = chunks[0][1][8:]
+    if depth not in _DEPTHS.get(colour, ()):
+        raise InputError(
+            f"{name}: PNG colour type and bits",
+            found=f"{colour}, {depth}",
+            expected="a pair that PNG has, for example 2, 8",
+        )
+    for what, found, most in (
+        ("compression", compression, 0), ("filter", filtering, 0), ("interlace", interlace, 1),
+    ):  # fmt: skip
+        if found > most:
+            raise InputError(f"{name}: PNG {what} method", found=found, expected=f"<= {most}")
+    palettes = [body for kind, body in chunks if kind == b"PLTE"]
+    for body in palettes:
+        if len(palettes) > 1 or len(body) % 3 or not 3 <= len(body) <= 768:
+            raise InputError(
+                f"{name}: PNG palette",
+                found=f"{len(palettes)} of {len(body)} bytes",
+                expected="one of 3 to 768 bytes, 3 a colour",
+            )
+    if colour == 3 and not palettes:
+        raise InputError(f"{name}: PNG palette is missing")
 
 
 def _check_size(name: str, width: int, height: int, max_pixels: int) -> None:

@@ -12,6 +12,9 @@ from ..errors import InputError, UsageProblem
 MAX_STEPS = 10_000
 """A bound against a mistyped count; published recipes use 8 to 50 steps."""
 
+MIN_SHIFT, MAX_SHIFT = 1e-3, 1e3
+"""Beyond them float32 leaves no steps between the ends; published recipes use 1 to 8."""
+
 RESOLUTION_MODES = ("resolution", "dynamic", "dynamic_sqrt")
 """`noise_scale_mode` values that depend on the picture's size; any other leaves sigma_0."""
 
@@ -35,7 +38,8 @@ def timesteps(steps: int, shift: float = 1.0, *, enable_shift: bool = True) -> N
 
     Args:
         steps: n, the number of Euler steps, 1..MAX_STEPS.
-        shift: `timestep_shift`, above 0; 1 is the identity, above 1 spends more steps on noise.
+        shift: `timestep_shift`, MIN_SHIFT to MAX_SHIFT; 1 is the identity, above 1 spends more
+            steps on noise.
         enable_shift: False leaves t = k/n whatever the shift is.
     Returns:
         float32 [n + 1], t_0 first. Every operation is rounded to float32, so an end can be off by
@@ -46,8 +50,10 @@ def timesteps(steps: int, shift: float = 1.0, *, enable_shift: bool = True) -> N
     """
     if not 1 <= steps <= MAX_STEPS:
         raise UsageProblem("steps", found=steps, expected=f"1..{MAX_STEPS}")
-    if not (math.isfinite(shift) and shift > 0):
-        raise UsageProblem("timestep shift", found=shift, expected="a finite number above 0")
+    if not MIN_SHIFT <= shift <= MAX_SHIFT:
+        raise UsageProblem(
+            "timestep shift", found=shift, expected=f"{MIN_SHIFT:g} to {MAX_SHIFT:g}"
+        )
     t = linspace(steps)
     if not enable_shift:
         return t

@@ -114,8 +114,9 @@ def load(folder: str | os.PathLike[str]) -> Tokenizer:
     Raises:
         SourceNotFound: vocab.json or merges.txt is missing.
         InputError: a file is a link that leads outside of the folder (and of the blobs of its Hub
-            cache), is not a regular file, is larger than MAX_BYTES, or breaks the format: a key twice, two tokens with one id, ids with a hole,
-            a merge of unknown parts, an added token that differs between the two files.
+            cache), is not a regular file, or is larger than MAX_BYTES; or it breaks the format: a
+            key twice, two tokens with one id, ids with a hole, a merge of unknown parts, an added
+            token that differs between the two files.
         Unsupported: another tokenizer class, or options this one does not have.
     Source: the Qwen2 tokenizer; ids agree with transformers 4.57.1.
     """

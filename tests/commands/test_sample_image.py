@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -160,7 +161,8 @@ def test_many_pictures_in_one_run(demo_package, tmp_path, ntool) -> None:
     )  # fmt: skip
     paths = [Path(f["path"]).name for f in done.of("file")]
     assert paths == ["p-0.png", "own.png", "p-2.png", "sheet.png"]
-    assert Image.open(tmp_path / "p-2.png").size == (64, 96)
+    with Image.open(tmp_path / "p-2.png") as picture:
+        assert picture.size == (64, 96)
     ntool("sample-image", demo_package, "--prompt", PROMPT, "--seed", 2, "--count", 2,
           "-o", tmp_path / "c.png")  # fmt: skip
     assert (tmp_path / "c-1.png").read_bytes() == (tmp_path / "p-0.png").read_bytes()
@@ -189,12 +191,28 @@ def test_bad_prompt_lines_are_named(demo_package, tmp_path, ntool, row, words: s
 
 
 def test_a_value_that_is_not_finite_stops_without_a_picture(demo_package, tmp_path, ntool) -> None:
+    """Weights near the end of float32's range: the head overflows in the first step."""
+    package = tmp_path / "pkg"
+    shutil.copytree(demo_package, package)
+    report = json.loads((package / "weight-loading-report.json").read_text())
+    (row,) = [t for t in report["tensors"] if t["name"].endswith("model.norm_mot_gen.weight")]
+    (target,) = row["targets"]
+    with open(package / target["file"], "r+b") as f:
+        f.seek(target["offset"])
+        f.write(np.full(target["nbytes"] // 4, 3e38, np.float32).tobytes())
+    out = tmp_path / "p.png"
+    done = ntool("sample-image", package, "--prompt", PROMPT, "-o", out, code=3)
+    assert "step 0: tensor x0 of branch cond" in done.err and "NaN or infinite" in done.err
+    assert not out.exists()
+
+
+def test_a_latent_file_that_is_not_finite_is_named(demo_package, tmp_path, ntool) -> None:
     z = np.zeros((1, 3, 64, 64), np.float32)
     z[0, 0, 5, 5] = np.inf
     save_file({"z": z}, tmp_path / "z")
     options = ["--prompt", PROMPT, "--latent", tmp_path / "z", "-o", tmp_path / "p.png"]
     done = ntool("sample-image", demo_package, *options, code=3)
-    assert "step 0" in done.err and "tensor z" in done.err
+    assert f"{tmp_path / 'z'}: tensor 'z'" in done.err and "1 of 12288" in done.err
     assert not (tmp_path / "p.png").exists()
 
 

@@ -222,7 +222,7 @@ def flipped(data, at):
         (image.PNG_SIGNATURE + chunk(b"IEND", b""), "does not begin with IHDR"),
         (image.PNG_SIGNATURE + chunk(b"IHDR", b"\0" * 12), "does not begin with IHDR"),
         (png(raw=bytes(3)), "damaged or truncated PNG"),
-        (png(depth=3), "damaged or truncated PNG"),
+        (png(depth=3), "PNG colour type and bits: found 2, 3"),
         (b"\xff\xd8\xff\xe0", "damaged or truncated JPEG"),
         (b"RIFF\0\0\0\0WEBP", "damaged or truncated WEBP"),
     ],

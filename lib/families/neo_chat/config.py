@@ -8,9 +8,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from ...checkpoint.strict_json import has_lone_surrogate
 from ...errors import InputError, Unsupported
 
 MISSING = object()
+MAX_SIZE = 1 << 24
+"""Largest width or count; the largest vocabularies have 2^18 words."""
+MAX_LAYERS = 4096
+MAX_HEAD = 65_536
+MAX_EXPERTS = 65_536
+MAX_PATCH = 1024
+MAX_MERGE = 64
+MAX_TOKEN_SIDE = 4096
+THETA = {"least": 1.0, "most": 1e15}
+"""Range of a rotary base: below 1 frequencies grow, and far above they leave float32."""
 NOISE_MODES = ("resolution", "dynamic", "dynamic_sqrt")
 """Modes that scale with the picture; every other string leaves the noise scale fixed."""
 
@@ -111,36 +122,41 @@ class _Fields:
             raise InputError(f"{self.where}: '{key}' is missing")
         return value
 
-    def number(self, key: str, default: Any = MISSING, *, above: float = 0.0) -> float:
+    def number(
+        self, key: str, default: Any = MISSING, *, least: float = 1e-6, most: float = 1e12
+    ) -> float:
         value = self.get(key, default)
         if isinstance(value, list) and len(value) == 1:  # a re-saved config may hold [0.5]
             value = value[0]
-        if (
-            isinstance(value, bool)
-            or not isinstance(value, int | float)
-            or not above < value < 1e18
-        ):
-            raise InputError(
-                f"{self.where}: '{key}'", found=repr(value), expected=f"a number > {above:g}"
-            )
+        # the bounds also keep what float32 cannot hold from becoming 0 or infinity in a graph
+        if type(value) not in (int, float) or not least <= value <= most:
+            raise self.refused(key, value, f"a number from {least:g} to {most:g}")
         return float(value)
 
-    def size(self, key: str, default: Any = MISSING, *, at_least: int = 1) -> int:
+    def size(
+        self, key: str, default: Any = MISSING, *, at_least: int = 1, most: int = MAX_SIZE
+    ) -> int:
         value = self.get(key, default)
         if isinstance(value, list) and len(value) == 1:
             value = value[0]
-        if isinstance(value, bool) or not isinstance(value, int) or not at_least <= value < 1 << 31:
-            raise InputError(
-                f"{self.where}: '{key}'",
-                found=repr(value),
-                expected=f"a whole number >= {at_least}",
-            )
+        if type(value) is not int or not at_least <= value <= most:
+            raise self.refused(key, value, f"a whole number from {at_least} to {most}")
+        return value
+
+    def refused(self, key: str, value: Any, expected: str) -> InputError:
+        """The refusal of a field's value."""
+        return InputError(f"{self.where}: '{key}'", found=repr(value), expected=expected)
+
+    def text(self, key: str) -> str:
+        value = self.get(key)
+        if not isinstance(value, str) or has_lone_surrogate(value):
+            raise self.refused(key, value, "a string of UTF-8")
         return value
 
     def flag(self, key: str, default: Any = MISSING) -> bool:
         value = self.get(key, default)
         if not isinstance(value, bool):
-            raise InputError(f"{self.where}: '{key}'", found=repr(value), expected="true or false")
+            raise self.refused(key, value, "true or false")
         return value
 
 
@@ -150,9 +166,9 @@ def is_moe(llm: dict[str, Any]) -> bool:
     True if `model_type` contains "moe" or an entry of `architectures` contains "Moe" or "MoE"; a
     bare `num_experts` does not count.
     """
-    names = llm.get("architectures") or []
+    names = llm.get("architectures")  # its form is judged by `read_config`
     return "moe" in str(llm.get("model_type", "")) or any(
-        "Moe" in str(n) or "MoE" in str(n) for n in names
+        "Moe" in str(n) or "MoE" in str(n) for n in (names if isinstance(names, list) else ())
     )
 
 
@@ -182,13 +198,21 @@ def read_config(values: dict[str, Any], where: str = "config.json") -> NeoChatCo
         raise Unsupported(
             f"{where}: vision_config: num_channels", found=channels, expected="3 (RGB)"
         )
-    ratio = top.number("downsample_ratio")
+    ratio = top.number("downsample_ratio", least=1 / MAX_MERGE, most=1)
     m = int(1 / ratio)
-    if m < 1 or vision.number("downsample_ratio", 0.5) != ratio:
+    # the second part refuses what processor.json could not say: m is a whole number
+    if abs(m * ratio - 1) > 1e-6 or vision.number("downsample_ratio", 0.5) != ratio:
         raise InputError(
             f"{where}: downsample_ratio", found=ratio, expected="1/m, the same in vision_config"
         )
-    P, vh = vision.size("patch_size", 16), vision.size("hidden_size", 1024)
+    P = vision.size("patch_size", 16, most=MAX_PATCH)
+    vh = vision.size("hidden_size", 1024, most=MAX_HEAD)
+    if P * m > MAX_TOKEN_SIDE:
+        raise InputError(
+            f"{where}: vision_config: patch_size",
+            found=P,
+            expected=f"tokens of at most {MAX_TOKEN_SIDE} pixels a side",
+        )
     llm = _backbone(_Fields(top.get("llm_config"), f"{where}: llm_config"), top)
     if vh % 8:
         raise InputError(
@@ -200,23 +224,32 @@ def read_config(values: dict[str, Any], where: str = "config.json") -> NeoChatCo
             found=vision.get("llm_hidden_size", 2048),
             expected=f"{llm.D}, llm_config.hidden_size",
         )
-    mode = top.get("noise_scale_mode")
-    if not isinstance(mode, str):
-        raise InputError(f"{where}: 'noise_scale_mode'", found=repr(mode), expected="a string")
     return NeoChatConfig(
         llm=llm,
         P=P,
         m=m,
         vh=vh,
-        rope_theta_vision=vision.number("rope_theta_vision", 1e4),
+        rope_theta_vision=vision.number("rope_theta_vision", 1e4, **THETA),
         max_grid=vision.size("max_position_embeddings_vision", 10000),
         pixel_head=top.flag("use_pixel_head"),
-        noise_scale=top.number("noise_scale"),
-        noise_scale_mode=mode,
-        noise_scale_base_image_seq_len=top.number("noise_scale_base_image_seq_len"),
-        noise_scale_max_value=top.number("noise_scale_max_value"),
+        noise_scale=top.number("noise_scale", most=1e6),
+        noise_scale_mode=top.text("noise_scale_mode"),
+        noise_scale_base_image_seq_len=top.number("noise_scale_base_image_seq_len", least=1),
+        noise_scale_max_value=top.number("noise_scale_max_value", most=1e6),
         add_noise_scale_embedding=top.flag("add_noise_scale_embedding"),
     )
+
+
+def _check_names(fields: _Fields) -> None:
+    """Refuse an `architectures` or `model_type` of another form: they tell dense from sparse."""
+    names = fields.get("architectures", None)
+    if names is not None and not (
+        isinstance(names, list) and all(isinstance(n, str) for n in names)
+    ):
+        raise fields.refused("architectures", names, "a list of strings")
+    kind = fields.get("model_type", None)
+    if kind is not None and not isinstance(kind, str):
+        raise fields.refused("model_type", kind, "a string")
 
 
 def _experts(llm: _Fields) -> tuple[dict[str, Experts], bool, frozenset[int]]:
@@ -224,11 +257,13 @@ def _experts(llm: _Fields) -> tuple[dict[str, Experts], bool, frozenset[int]]:
     if not is_moe(llm.values):
         return {}, False, frozenset()
     own = Experts(
-        llm.size("num_experts"), llm.size("num_experts_per_tok"), llm.size("moe_intermediate_size")
+        llm.size("num_experts", most=MAX_EXPERTS),
+        llm.size("num_experts_per_tok"),
+        llm.size("moe_intermediate_size"),
     )
 
     def generation(key: str, fallback: int) -> int:
-        return fallback if llm.get(key, None) is None else llm.size(key)
+        return fallback if llm.get(key, None) is None else llm.size(key, most=MAX_EXPERTS)
 
     gen = Experts(
         generation("gen_num_experts", own.E),
@@ -242,29 +277,31 @@ def _experts(llm: _Fields) -> tuple[dict[str, Experts], bool, frozenset[int]]:
     step = llm.size("decoder_sparse_step", 1)
     named = llm.get("mlp_only_layers", None) or []
     if not isinstance(named, list) or not all(type(i) is int and i >= 0 for i in named):
-        raise InputError(f"{llm.where}: 'mlp_only_layers'", found=named, expected="layer numbers")
-    layers = range(llm.size("num_hidden_layers"))
+        raise llm.refused("mlp_only_layers", named, "layer numbers")
+    layers = range(llm.size("num_hidden_layers", most=MAX_LAYERS))
     dense = frozenset(i for i in layers if i in named or (i + 1) % step)
     return {"": own, "_mot_gen": gen}, llm.flag("norm_topk_prob"), dense
 
 
 def _backbone(llm: _Fields, top: _Fields) -> Backbone:
     where = llm.where
+    _check_names(llm)
     if llm.get("rope_scaling", None) is not None:
-        raise Unsupported(f"{where}: rope_scaling", found=llm.get("rope_scaling"), expected="null")
+        raise Unsupported(
+            f"{where}: rope_scaling", found=repr(llm.get("rope_scaling")), expected="null"
+        )
     if llm.get("hidden_act") != "silu":
         raise Unsupported(
             f"{where}: hidden_act", found=repr(llm.get("hidden_act")), expected="'silu'"
         )
-    layers = llm.size("num_hidden_layers")
-    if llm.get("use_sliding_window", False) and layers >= llm.size(
-        "max_window_layers", 28, at_least=0
-    ):
+    layers = llm.size("num_hidden_layers", most=MAX_LAYERS)
+    sliding = llm.get("use_sliding_window", None) is not None and llm.flag("use_sliding_window")
+    if sliding and layers >= llm.size("max_window_layers", 28, at_least=0):
         raise Unsupported(f"{where}: use_sliding_window", found="true", expected="false")
     H, KV, hd = (
         llm.size("num_attention_heads"),
         llm.size("num_key_value_heads"),
-        llm.size("head_dim"),
+        llm.size("head_dim", most=MAX_HEAD),
     )
     if H % KV:
         raise InputError(
@@ -287,9 +324,9 @@ def _backbone(llm: _Fields, top: _Fields) -> Backbone:
         Nl=layers,
         I=llm.size("intermediate_size"),
         V=llm.size("vocab_size"),
-        eps=llm.number("rms_norm_eps"),
-        rope_theta=llm.number("rope_theta"),
-        rope_theta_hw=llm.number("rope_theta_hw", 1e4),
+        eps=llm.number("rms_norm_eps", least=1e-30, most=1),
+        rope_theta=llm.number("rope_theta", **THETA),
+        rope_theta_hw=llm.number("rope_theta_hw", 1e4, **THETA),
         attention_bias=llm.flag("attention_bias"),
         tied=llm.flag("tie_word_embeddings", top.flag("tie_word_embeddings", False)),
         experts=experts,

@@ -17,7 +17,14 @@ from ....version import VERSION
 from ...errors import InputError, UsageProblem
 from ...runtime import arrays
 from ...sampling import euler, guidance, noise, schedule
-from ...sampling.image import contact_sheet, load_image, recipe_text, to_uint8, write_png
+from ...sampling.image import (
+    MAX_PIXELS,
+    contact_sheet,
+    load_image,
+    recipe_text,
+    to_uint8,
+    write_png,
+)
 from . import processor
 from .jobs import Job
 from .memory import Phase
@@ -58,8 +65,17 @@ class Plan:
     latent: Callable[[], Latent]
 
 
-Start = tuple[str, np.ndarray]
-"""`noise` or `z`, and the array of a latent file."""
+@dataclass(frozen=True)
+class Start:
+    """A latent file: its tensor's name, `noise` or `z`, and values [n, 3, H, W]."""
+
+    kind: str
+    value: np.ndarray
+    path: Path
+
+
+MAX_NOISE = 1e4
+"""Largest magnitude in noise of unit variance; a picture of normal values does not reach 10."""
 
 
 def recipe(pipeline: Pipeline, task: str, options: dict[str, Any], reference: Any) -> Recipe:
@@ -116,9 +132,11 @@ def plan(pipeline: Pipeline, job: Job, rng: str, start: Start | None, cond: Pref
     else:
         task = job.request.task
         reference = load_image(job.request.images[0]).size if job.request.images else None
+    if start is not None:
+        check_start(pipeline, start)
     r = recipe(pipeline, str(task), job.options, reference)
     if start is not None:
-        return Plan(job, r, partial(given_latent, pipeline, *start))
+        return Plan(job, r, partial(given_latent, pipeline, start))
     return Plan(job, r, partial(first_latent, pipeline, r, job.seed, rng))
 
 
@@ -157,22 +175,33 @@ def read_latent(path: Path, options: dict[str, Any]) -> Start:
     """`noise` or `z` of a latent file, float32 [n, 3, H, W]; its size becomes the options' size.
 
     Raises:
-        InputError: neither or both are there, or of another type or shape.
+        InputError: neither or both are there, or of another type or shape, or values that are not
+            finite or, for `noise`, of no unit variance.
         UsageProblem: the options ask for another size.
     """
-    tensors, _ = arrays.load(path)
-    names = [n for n in ("noise", "z") if n in tensors]
+    file = arrays.load(path)
+    names = [n for n in ("noise", "z") if n in file.tensors]
     if len(names) != 1:
-        found = ", ".join(sorted(tensors)) or "none"
+        found = ", ".join(sorted(file.tensors)) or "none"
         raise InputError(f"{path}: tensors", found=found, expected="one of 'noise' and 'z'")
-    value = tensors[names[0]]
-    if value.dtype != np.float32 or value.ndim != 4 or value.shape[1] != 3 or not value.size:
+    name = names[0]
+    file.check(name, ["F32"], [None, 3, None, None], "[1, 3, H, W]")
+    height, width = file.tensors[name].shape[2:]
+    if height * width > MAX_PIXELS:
         raise InputError(
-            f"{path}: tensor '{names[0]}'",
-            found=f"{value.dtype} {list(value.shape)}",
-            expected="float32 [1, 3, H, W]",
+            f"{path}: tensor '{name}'",
+            found=f"{width}x{height}",
+            expected=f"<= {MAX_PIXELS} pixels",
         )
-    height, width = value.shape[2:]
+    value = file.finite(name)
+    largest = float(np.abs(value).max())
+    if name == "noise" and largest > MAX_NOISE:
+        raise InputError(
+            f"{path}: tensor 'noise'",
+            found=f"{largest:g}",
+            expected=f"magnitudes <= {MAX_NOISE:g} (unit variance)",
+            hint="noise that is scaled already is named 'z'",
+        )
     asked = (options.get("width", width), options.get("height", height))
     if asked != (width, height):
         raise UsageProblem(
@@ -181,17 +210,41 @@ def read_latent(path: Path, options: dict[str, Any]) -> Start:
             expected="one size",
         )
     options.update(width=width, height=height)
-    return names[0], value
+    return Start(name, value, path)
 
 
-def given_latent(pipeline: Pipeline, kind: str, value: np.ndarray) -> Latent:
-    """The latent of a file: `noise` is scaled here, `z` is taken as it is.
+def check_start(pipeline: Pipeline, start: Start) -> None:
+    """Refuse a latent file whose sides are no whole tokens of this package.
 
     Raises:
-        InputError: more than one picture's.
+        InputError: names file and tensor.
     """
-    if value.shape[0] != 1:
-        raise InputError(f"latent '{kind}'", found=list(value.shape), expected="[1, 3, H, W]")
+    height, width = start.value.shape[2:]
+    F = pipeline.token_pixels
+    if height % F or width % F:
+        raise InputError(
+            f"{start.path}: tensor '{start.kind}': picture size",
+            found=f"{width}x{height}",
+            expected=f"multiples of {F}",
+        )
+
+
+def given_latent(pipeline: Pipeline, start: Start, index: int | None = None) -> Latent:
+    """The latent of a file: `noise` is scaled here, `z` is taken as it is.
+
+    Args:
+        index: which picture's of a file of several; None refuses such a file.
+    Raises:
+        InputError: more than one picture's, or fewer than `index` asks for.
+    """
+    kind, value = start.kind, start.value
+    what, found = f"{start.path}: tensor '{kind}'", list(value.shape)
+    if index is None and value.shape[0] != 1:
+        raise InputError(what, found=found, expected="[1, 3, H, W]")
+    if index is not None:
+        if index >= value.shape[0]:
+            raise InputError(f"{what}: pictures", found=value.shape[0], expected=f"over {index}")
+        value = value[index : index + 1]
     height, width = value.shape[2:]
     scale = pipeline.noise_scale(width, height)
     digest = hashlib.sha256(value.tobytes()).hexdigest()

@@ -9,8 +9,10 @@ from typing import Any
 from ...checkpoint.tensor import Checkpoint
 from ...errors import InputError
 from ...graph.builder import Graph, WeightSource
+from ...package import schema
 from .components import BUILDERS
 from .config import NeoChatConfig, read_config
+from .processor import processor_json
 from .weights import head_width, refuse_layered, renamed
 
 SPECIAL_TOKENS = (
@@ -74,6 +76,7 @@ class NeoChat:
             raise InputError(f"{where}: missing or empty")
         self.checkpoint = checkpoint
         self.config: NeoChatConfig = read_config(checkpoint.config, where)
+        processor_json(checkpoint.config, where)  # refused here, before anything is written
         refuse_layered(checkpoint, self.config)
         self._head_width = head_width(checkpoint, self.config)
         self.rename = partial(renamed, self.config)
@@ -103,9 +106,7 @@ class NeoChat:
         for task, values in own.items():
             if not isinstance(values, dict) or not set(values) <= set(merged[task]):
                 raise InputError(f"{where}: {task}", expected=f"some of {', '.join(merged[task])}")
-            for key, value in values.items():
-                if type(value) is not type(merged[task][key]):
-                    raise InputError(f"{where}: {task}: {key}", found=repr(value))
+            schema.require(values, f"{where}: {task}", "sampler_values")
             merged[task].update(values)
         return merged
 

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import InputError
 from ...sampling import euler
 from ...sampling.image import to_uint8
 from . import draw, processor, prompts
@@ -126,11 +125,6 @@ def latents(
     def latent(index: int, r: Recipe) -> draw.Latent:
         if start is None:
             return draw.first_latent(pipeline, r, seed, rng, draw=index)
-        kind, value = start
-        if index >= value.shape[0]:
-            raise InputError(
-                f"latent '{kind}': pictures", found=value.shape[0], expected=f"over {index}"
-            )
-        return draw.given_latent(pipeline, kind, value[index : index + 1])
+        return draw.given_latent(pipeline, start, index)
 
     return latent

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from ...checkpoint.regular_file import open_given
-from ...checkpoint.strict_json import load_object
+from ...checkpoint.strict_json import has_lone_surrogate, load_object
 from ...errors import InputError, UsageProblem
+from ...plain_numbers import decimal
 from .request import Request
 
 FIELDS: dict[str, type | tuple[type, ...]] = {
@@ -24,6 +25,12 @@ MAX_TOTAL = 64 << 20
 """Bytes of a prompts file; a pipe may never end."""
 LEAST_LINE = 256
 """Bytes that a line counts for at least: what it becomes in memory is more than its text."""
+MAX_SEED = 2**64 - 1
+RANGES: dict[str, tuple[float, float]] = {
+    "seed": (0, MAX_SEED), "steps": (1, 10_000), "cfg": (-(10**6), 10**6),
+    "img_cfg": (-(10**6), 10**6), "shift": (1e-3, 1000), "t_eps": (1e-6, 1000),
+}  # fmt: skip
+"""Least and most of the numbers of a line, as of the options."""
 PLAIN = ("steps", "cfg", "img_cfg", "cfg_norm", "shift", "t_eps")
 """Sampler options whose value is taken as it is."""
 
@@ -37,12 +44,14 @@ class Job:
         seed: of its noise.
         output: file, or `-`.
         options: sampler options that differ from the package's defaults.
+        line: the line of a prompts file that gives options of its own, for messages, or "".
     """
 
     request: Request
     seed: int
     output: str
     options: dict[str, Any] = field(default_factory=dict)
+    line: str = ""
 
 
 def numbered(output: str, index: int, count: int) -> str:
@@ -57,6 +66,10 @@ def counted(job: Job, count: int) -> list[Job]:
     """The job with `count` seeds in a row, its output numbered."""
     if job.output == "-" and count > 1:
         raise UsageProblem("several pictures and -o -", expected="a file name, which is numbered")
+    if job.seed + count > MAX_SEED + 1:
+        raise UsageProblem(
+            f"--seed with --count {count}", found=job.seed, expected=f"<= {MAX_SEED + 1 - count}"
+        )
     return [
         replace(job, seed=job.seed + i, output=numbered(job.output, i, count)) for i in range(count)
     ]
@@ -75,24 +88,29 @@ def from_lines(path: str, base: Job) -> list[Job]:
         raise InputError(f"{path}: no prompts")
     if base.output == "-":
         raise UsageProblem("--prompts and -o -", expected="a file name, which is numbered")
-    return [_job(row, base, index, len(rows)) for index, row in enumerate(rows)]
+    return [_job(row, where, base, index, len(rows)) for index, (where, row) in enumerate(rows)]
 
 
-def _job(row: dict[str, Any], base: Job, index: int, count: int) -> Job:
+def _job(row: dict[str, Any], where: str, base: Job, index: int, count: int) -> Job:
     images = tuple(Path(p) for p in row.get("images", ())) or base.request.images
-    request = Request(
-        "image-edit" if images else "text-to-image",
-        prompt=row["prompt"],
-        images=images,
-        system=row.get("system", base.request.system),
-        think=row.get("think", base.request.think),
-        limits=base.request.limits if images else (None, None),
-    )
+    try:
+        request = Request(
+            "image-edit" if images else "text-to-image",
+            prompt=row["prompt"],
+            images=images,
+            system=row.get("system", base.request.system),
+            think=row.get("think", base.request.think),
+            limits=base.request.limits if images else (None, None),
+        )
+        own = options_of(row)
+    except UsageProblem as e:
+        raise InputError(f"{where}: {e.message}", hint=e.hint) from e
     return Job(
         request,
         row.get("seed", base.seed),
-        row.get("output") or numbered(base.output, index, count),
-        {**base.options, **options_of(row)},
+        row["output"] if "output" in row else numbered(base.output, index, count),
+        {**base.options, **own},
+        where if own else "",
     )
 
 
@@ -115,11 +133,13 @@ def parse_interval(text: str) -> tuple[float, float]:
         UsageProblem: anything else.
     """
     try:
-        lo, hi = (float(x) for x in text.split(","))
+        lo, hi = (decimal(x) for x in text.split(","))
     except ValueError:
         raise UsageProblem(
             "--cfg-interval", found=text, expected="LO,HI, for example 0,0.8"
         ) from None
+    if not all(abs(t) <= 1e6 for t in (lo, hi)):
+        raise UsageProblem("--cfg-interval", found=text, expected="t, which is 0 to 1")
     return lo, hi
 
 
@@ -133,7 +153,7 @@ def options_of(row: Mapping[str, Any]) -> dict[str, Any]:
     return options
 
 
-def _read(lines: BinaryIO, name: str) -> Iterator[dict[str, Any]]:
+def _read(lines: BinaryIO, name: str) -> Iterator[tuple[str, dict[str, Any]]]:
     for number, line in enumerate(_bounded(lines, name), 1):
         where = f"{name}: line {number}"
         if len(line) > MAX_LINE:
@@ -142,24 +162,35 @@ def _read(lines: BinaryIO, name: str) -> Iterator[dict[str, Any]]:
             continue
         row = load_object(line, where)
         for key, value in row.items():
-            wanted = FIELDS.get(key)
-            if wanted is None:
-                raise InputError(
-                    f"{where}: field", found=key, expected=f"one of {', '.join(FIELDS)}"
-                )
-            odd = isinstance(value, bool) and wanted is not bool
-            if key == "images" and isinstance(value, list):
-                odd = not all(isinstance(p, str) and p for p in value)
-            if odd or not isinstance(value, wanted):
-                expected = getattr(wanted, "__name__", "number")
-                raise InputError(f"{where}: '{key}'", found=repr(value), expected=expected)
+            _check(key, value, where)
         if "prompt" not in row:
             raise InputError(f"{where}: 'prompt' is missing")
-        if row.get("seed", 0) < 0:
-            raise InputError(f"{where}: 'seed'", found=row["seed"], expected=">= 0")
-        if row.get("output") == "-":
-            raise InputError(f"{where}: 'output'", found="'-'", expected="a file name")
-        yield row
+        yield where, row
+
+
+def _check(key: str, value: Any, where: str) -> None:
+    """Refuse a field that is not known, or a value of another type, range or form."""
+    wanted = FIELDS.get(key)
+    if wanted is None:
+        raise InputError(f"{where}: field", found=key, expected=f"one of {', '.join(FIELDS)}")
+    fits = isinstance(value, wanted) and (type(value) is not bool or wanted is bool)
+    if not fits:
+        expected = getattr(wanted, "__name__", "number")
+        raise InputError(f"{where}: '{key}'", found=repr(value), expected=expected)
+    if key in RANGES:
+        least, most = RANGES[key]
+        if not least <= value <= most:
+            raise InputError(f"{where}: '{key}'", found=value, expected=f"{least} to {most}")
+    texts: list[Any] = value if wanted is list else [value] if wanted is str else []
+    for text in texts:
+        if not isinstance(text, str) or has_lone_surrogate(text):
+            raise InputError(f"{where}: '{key}'", found=repr(text), expected="text of UTF-8")
+        if key in ("output", "images") and (not text or "\0" in text):
+            raise InputError(f"{where}: '{key}'", found=repr(text), expected="a path")
+    if key == "output" and value == "-":
+        raise InputError(
+            f"{where}: 'output'", found="'-'", expected="a path: a line has no standard output"
+        )
 
 
 def _bounded(lines: BinaryIO, name: str) -> Iterable[bytes]:

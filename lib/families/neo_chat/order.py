@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from ...checkpoint.output_file import check_new_files
-from ...errors import UsageProblem
+from ...errors import InputError, UsageProblem
 from ...sampling.euler import Step
 from . import draw, files, jobs, memory
+from .jobs import Job
 from .pipeline import Pipeline, Prefix
 from .request import Request, from_options
 
@@ -65,11 +66,19 @@ class Order:
         todo = self.jobs
         if self.fit:
             todo = [replace(job, options=fitted(pipeline, job.options)) for job in todo]
-        plans = [draw.plan(pipeline, job, self.rng, self.start, cond) for job in todo]
+        plans = [self._plan(pipeline, job, cond) for job in todo]
         if check:
             for p in plans:
                 pipeline.fits(draw.phases(pipeline, p.recipe, p.job, cond))
         return plans, cond
+
+    def _plan(self, pipeline: Pipeline, job: Job, cond: Prefix | None) -> draw.Plan:
+        try:
+            return draw.plan(pipeline, job, self.rng, self.start, cond)
+        except UsageProblem as e:
+            if not job.line:
+                raise
+            raise InputError(f"{job.line}: {e.message}", hint=e.hint) from e
 
     def plan_rows(
         self, pipeline: Pipeline, plans: list[draw.Plan], cond: Prefix | None

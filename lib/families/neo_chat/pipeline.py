@@ -20,7 +20,7 @@ from ...runtime.session import DEFAULT, Session, Settings
 from ...sampling import device_step, euler, guidance, schedule
 from ...sampling.image import load_image
 from ...text.tokenizer import Tokenizer, load
-from . import memory, prompts
+from . import memory, prefix_file, prompts
 from . import positions as place
 from . import processor as pictures
 from .request import Request
@@ -67,7 +67,7 @@ class Prefix:
         return [
             {
                 "name": k,
-                "dtype": arrays.DTYPES[v.dtype.name],
+                "dtype": arrays.NAMES[v.dtype.name],
                 "shape": list(v.shape),
                 "nbytes": v.nbytes,
             }
@@ -410,41 +410,11 @@ class Pipeline:
             self.append_text(prefix, [chosen])
 
     def read_prefix(self, path: Path) -> Prefix:
-        """A prefix file, checked against this package.
-
-        Raises:
-            InputError: an array is missing or has another shape than the package's cache, or the
-                file was made with another package.
-        """
-        tensors, words = arrays.load(path)
-        if words.get("package") != self.package.digest:
-            raise InputError(
-                f"{path}: made with package",
-                found=words.get("package"),
-                expected=self.package.digest,
-            )
-        for name in ("token_ids", "position_ids"):
-            if name not in tensors:
-                raise InputError(f"{path}: tensor '{name}' is missing")
-        ids, p = tensors["token_ids"], tensors["position_ids"]
-        if ids.ndim != 2 or p.shape != (3, ids.shape[1]) or p.dtype != np.int64 or not ids.size:
-            raise InputError(f"{path}: position_ids", found=list(p.shape), expected="[3, S], int64")
-        cache = {}
-        for entry in self.package.manifest["cache"]:
-            name = entry["input"]
-            if name not in tensors:
-                raise InputError(f"{path}: tensor '{name}' is missing")
-            dims = {"batch": 1, "past_sequence": ids.shape[1]}
-            wanted = tuple(dims.get(d, d) for d in entry["shape"])
-            found = tensors[name]
-            if found.shape != wanted or found.dtype.name != entry["dtype"]:
-                raise InputError(
-                    f"{path}: tensor '{name}'",
-                    found=f"{found.dtype} {list(found.shape)}",
-                    expected=f"{entry['dtype']} {list(wanted)}",
-                )
-            cache[name] = found
-        return Prefix(ids, p, cache, tensors.get("logits", np.zeros(0)), dict(words))
+        """A prefix file, checked against this package; see `prefix_file.read`."""
+        ids, positions, cache, words = prefix_file.read(
+            path, self.package, self.tokens["<IMG_CONTEXT>"], self.vocab_size
+        )
+        return Prefix(ids, positions, cache, np.zeros(0), words)
 
     # -- prefixes to pictures -------------------------------------------------------------------
 

@@ -109,6 +109,8 @@ def interleaved(
     defaults = pipeline.defaults("interleave")
     options = jobs.options_of({**o, "size": None})
     start = draw.read_latent(o["latent"], options) if o["latent"] is not None else None
+    if start is not None:
+        draw.check_start(pipeline, start)
     sizes = [jobs.parse_size(s) for s in o["size"].split(",")] if o["size"] else [None]
     recipes = []
     for size in sizes:

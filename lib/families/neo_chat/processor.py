@@ -180,8 +180,11 @@ def preprocess(
     return patch_rows(normalise(x), p.patch), (h // p.patch, w // p.patch)
 
 
-def processor_json(config: dict[str, Any]) -> dict[str, Any]:
+def processor_json(config: dict[str, Any], where: str = "config.json") -> dict[str, Any]:
     """The content of processor.json of a package, from a checkpoint's config.json.
+
+    Args:
+        where: its name in messages.
 
     Raises:
         InputError: sizes that are missing or not usable.
@@ -190,16 +193,16 @@ def processor_json(config: dict[str, Any]) -> dict[str, Any]:
     """
     vision = config.get("vision_config")
     if not isinstance(vision, dict):
-        raise InputError("config.json: vision_config", found=repr(vision), expected="an object")
-    channels = vision.get("num_channels", 3)
+        raise InputError(f"{where}: vision_config", found=repr(vision), expected="an object")
+    channels = _one(vision.get("num_channels", 3))
     if channels != 3:
-        raise Unsupported("config.json: vision_config.num_channels", found=channels, expected=3)
-    patch = vision.get("patch_size", 16)
+        raise Unsupported(f"{where}: vision_config.num_channels", found=repr(channels), expected=3)
+    patch = _one(vision.get("patch_size", 16))
     if type(patch) is not int or not 1 <= patch <= 1024:
         raise InputError(
-            "config.json: vision_config.patch_size", found=repr(patch), expected="1..1024"
+            f"{where}: vision_config.patch_size", found=repr(patch), expected="1..1024"
         )
-    merge = merge_size(config)
+    merge = merge_size(config, where)
     chat = CHAT_LIMITS
     return {
         "schema": "ntool-processor-v1",
@@ -233,19 +236,22 @@ def processor_json(config: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def merge_size(config: dict[str, Any]) -> int:
+def merge_size(config: dict[str, Any], where: str = "config.json") -> int:
     """m = int(1 / downsample_ratio) of config.json; a one-element list is accepted as the number.
 
     Raises:
         InputError: missing, not a number, or not a ratio that gives a whole m.
     Source: `NEOChatModel` of sensenova_u1.
     """
-    ratio: Any = config.get("downsample_ratio")
-    if isinstance(ratio, list) and len(ratio) == 1:
-        ratio = ratio[0]
-    if type(ratio) not in (int, float) or not 0 < ratio <= 1:
-        raise InputError("config.json: downsample_ratio", found=repr(ratio), expected="0..1")
+    ratio: Any = _one(config.get("downsample_ratio"))
+    if type(ratio) not in (int, float) or not 1e-3 < ratio <= 1:
+        raise InputError(f"{where}: downsample_ratio", found=repr(ratio), expected="0..1")
     m = int(1 / ratio)
     if abs(m * ratio - 1) > 1e-6 or m > 64:
-        raise InputError("config.json: downsample_ratio", found=ratio, expected="1/m, m <= 64")
+        raise InputError(f"{where}: downsample_ratio", found=ratio, expected="1/m, m <= 64")
     return m
+
+
+def _one(value: Any) -> Any:
+    """The element of a list of one, which a re-saved config may hold; other values as they are."""
+    return value[0] if isinstance(value, list) and len(value) == 1 else value

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ...checkpoint.regular_file import read_given
-from ...checkpoint.strict_json import decode, parse
+from ...checkpoint.strict_json import decode, has_lone_surrogate, parse
 from ...errors import InputError, UsageProblem
 from . import prompts
 from .processor import pixel_limits
@@ -150,6 +150,9 @@ def from_options(
     if len(names) > 1 or (needed and not names):
         found = " and ".join(names) or "none"
         raise UsageProblem("prompt", found=found, expected=f"one of {', '.join(given)}")
+    for name, given_text in {**given, "--system": system}.items():
+        if isinstance(given_text, str) and has_lone_surrogate(given_text):
+            raise InputError(f"{name}: not UTF-8")
     history: tuple[tuple[str, str], ...] = ()
     text = prompt or ""
     if prompt_file is not None:
@@ -196,7 +199,7 @@ def parse_tokens(text: str) -> tuple[int, ...]:
     """
     if text.startswith("@"):
         text = read_text(Path(text[1:]))
-    words = re.split(r"[,\s]+", text.strip())
+    words = re.split(r"\s*,\s*|\s+", text.strip())  # two commas have an empty word between them
     for word in words:
         if not re.fullmatch(r"[0-9]{1,18}", word, re.ASCII):
             raise InputError("--tokens: token id", found=repr(word[:40]), expected="a whole number")
@@ -261,8 +264,17 @@ def _message(row: Any, where: str) -> tuple[str, str, Sequence[str]]:
     role, text, images = row.get("role"), row.get("text"), row.get("images", [])
     if role not in ("system", "user", "assistant"):
         raise InputError(f"{where}: role", found=repr(role), expected="system, user or assistant")
-    if not isinstance(text, str):
-        raise InputError(f"{where}: text", found=repr(text), expected="a string")
-    if not isinstance(images, list) or not all(isinstance(p, str) and p for p in images):
+    if not isinstance(text, str) or has_lone_surrogate(text):
+        raise InputError(f"{where}: text", found=repr(text), expected="a string of UTF-8")
+    if not isinstance(images, list) or not all(map(_is_path, images)):
         raise InputError(f"{where}: images", found=repr(images), expected="a list of paths")
     return role, text, images
+
+
+def _is_path(value: Any) -> bool:
+    return (
+        isinstance(value, str)
+        and value != ""
+        and "\0" not in value
+        and not has_lone_surrogate(value)
+    )
