@@ -8,25 +8,28 @@ from _signal import SIG_IGN, SIGINT, SIGTERM, getsignal, signal  # `signal` itse
 
 
 def _quit(signum: int, frame: object) -> None:
-    """End at once and in silence, with 128 + the signal's number: nothing was begun yet."""
+    """End at once and in silence, with 128 + the signal's number: nothing is begun."""
     os._exit(128 + signum)
+
+
+def _silent() -> None:
+    for number in (SIGINT, SIGTERM):
+        if getsignal(number) != SIG_IGN:  # ignored: started in the background of a script
+            signal(number, _quit)
+
+
+# First of all: Ctrl-C in the middle of an import would be a traceback. Once there is something to
+# clean up, guard.py puts other handlers in their place.
+_silent()
 
 
 def main() -> None:
     """Run the command line and exit with a code of docs/exit-codes.md."""
-    # until the command itself runs (guard.py): Ctrl-C in the middle of an import is a traceback
-    _silent()
     from .guard import run
 
     code = run(sys.argv[1:])
     _silent()  # and again while the interpreter ends
     sys.exit(code)
-
-
-def _silent() -> None:
-    for number in (SIGINT, SIGTERM):
-        if getsignal(number) != SIG_IGN:
-            signal(number, _quit)
 
 
 if __name__ == "__main__":

@@ -97,5 +97,5 @@ def test_what_becomes_small_is_counted() -> None:
 
 
 def test_a_pair_without_a_rule_is_refused_by_name() -> None:
-    with pytest.raises(Unsupported, match="'w': cannot convert I64 to F32"):
+    with pytest.raises(Unsupported, match="w: cannot convert I64 to F32"):
         convert.check("I64", "F32", "w")
