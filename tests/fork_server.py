@@ -22,14 +22,17 @@ from typing import NoReturn
 
 STUB = """\
 #!/bin/sh
-exec {python} -S -E -c '
-import json, os, socket, sys
-s = socket.socket(socket.AF_UNIX)
+exec {python} -I -S -c '
+import os, sys, _socket as k
+s = k.socket(k.AF_UNIX)
 s.connect({address})
-socket.send_fds(s, [json.dumps([sys.argv[1:], os.getcwd()]).encode()], [0, 1, 2])
+streams = b"".join(n.to_bytes(4, sys.byteorder) for n in (0, 1, 2))
+words = "\\0".join([os.getcwd(), *sys.argv[1:]])
+s.sendmsg([os.fsencode(words)], [(k.SOL_SOCKET, k.SCM_RIGHTS, streams)])
 sys.exit(int(s.recv(8) or b"70"))
 ' "$@"
 """
+"""`_socket` alone starts in half the time of `socket`."""
 LOADED = (
     *("numpy", "ml_dtypes", "onnx", "onnxruntime", "tokenizers", "PIL.Image", "jsonschema"),
     *("safetensors.numpy", "ntool.app", "ntool.lib.package.verify", "ntool.lib.package.export"),
@@ -108,7 +111,7 @@ def _answer(call: socket.socket, message: bytes, streams: list[int]) -> NoReturn
         for number, fd in enumerate(streams):
             os.dup2(fd, number)
             os.close(fd)
-        arguments, folder = json.loads(message)
+        folder, *arguments = os.fsdecode(message).split("\0")
         os.chdir(folder)
         code = run(arguments)
     finally:

@@ -18,6 +18,7 @@ from .fork_server import ntool_in
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.glob("*.md"))
+WRITTEN = [*PAGES, ROOT / "README.md"]
 TREE = completion.tree()
 OPTIONS = {c.name: {n for o in c.options for n in o.names} for c in TREE.commands}
 OPTIONS[""] = {n for o in TREE.options for n in o.names}
@@ -66,7 +67,7 @@ def test_page_of_a_command(command: completion.Command) -> None:
     assert table == OPTIONS[command.name] - COMMON, "the options table"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+@pytest.mark.parametrize("page", WRITTEN, ids=lambda p: p.name)
 def test_options_in_calls_exist(page: Path) -> None:
     for commands in blocks(page.read_text(encoding="utf-8")):
         for command, _ in commands:
@@ -75,7 +76,7 @@ def test_options_in_calls_exist(page: Path) -> None:
                 assert options <= OPTIONS[name], command
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+@pytest.mark.parametrize("page", WRITTEN, ids=lambda p: p.name)
 def test_options_in_text_exist(page: Path) -> None:
     """An option that is named in backquotes belongs to a command: to this one on its page."""
     text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.S | re.M)
@@ -93,7 +94,7 @@ def anchors(path: Path) -> set[str]:
     return found
 
 
-@pytest.mark.parametrize("page", [*PAGES, ROOT / "README.md"], ids=lambda p: p.name)
+@pytest.mark.parametrize("page", WRITTEN, ids=lambda p: p.name)
 def test_links(page: Path) -> None:
     text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.S | re.M)
     for target in re.findall(r"\]\(([^)\s]+)\)", text):
@@ -105,22 +106,61 @@ def test_links(page: Path) -> None:
         assert not anchor or anchor in anchors(path), target
 
 
-def test_pages_that_the_code_cites() -> None:
-    for top in ("cli", "commands", "lib"):
+CITED = re.compile(
+    r'docs/([\w-]+\.md)((?:,? (?:and )?"[^"]+")*)((?:(?:,| and| to)? \d+(?:\.\d+)*(?![\w%]))*)'
+)
+"""A page, with titles in quotes or numbers of sections behind it."""
+
+
+def citations(text: str) -> Iterator[tuple[str, list[str], list[str]]]:
+    """Of each citation of a page in a module: the page, titles and numbers of sections."""
+    text = re.sub(r"\s*\n\s*#?\s*", " ", text)
+    for name, titles, numbers in CITED.findall(text):
+        yield name, re.findall(r'"([^"]+)"', titles), re.findall(r"\d+(?:\.\d+)*", numbers)
+
+
+def test_citations_are_found() -> None:
+    text = '(docs/a.md 5.4 and\n    5.6). docs/a.md, "One" and\n    # "Two"; docs/b.md: 3.'
+    assert [*citations(text)] == [
+        ("a.md", [], ["5.4", "5.6"]),
+        ("a.md", ["One", "Two"], []),
+        ("b.md", [], []),
+    ]
+
+
+def test_sections_that_the_code_cites() -> None:
+    seen = 0
+    for top in ("cli", "commands", "lib", "tests", "bench"):
         for module in (ROOT / top).rglob("*.py"):
-            text = re.sub(r"\s+", " ", module.read_text(encoding="utf-8"))
-            for name, titles in re.findall(r'docs/([\w-]+\.md)((?:,? (?:and )?"[^"]+")*)', text):
+            if module == Path(__file__):
+                continue
+            for name, titles, numbers in citations(module.read_text(encoding="utf-8")):
                 assert (DOCS / name).is_file(), f"{module}: {name}"
                 headings = re.findall(r"^#+ (.*)$", (DOCS / name).read_text(encoding="utf-8"), re.M)
-                for title in re.findall(r'"([^"]+)"', titles):
+                for title in titles:
                     ends = [
                         h for h in headings if h == title or re.fullmatch(rf"[\d.]+ {title}", h)
                     ]
                     assert ends, f"{module}: {name} has no section {title!r}"
+                for number in numbers:
+                    found = [h for h in headings if re.match(rf"{re.escape(number)}\.? ", h)]
+                    assert found, f"{module}: {name} has no section {number}"
+                seen += len(titles) + len(numbers)
+    assert seen > 20
+
+
+def test_citations_name_their_page() -> None:
+    """No `specification 5.4`: a section is cited with the page that has it."""
+    for top in ("cli", "commands", "lib", "tests"):
+        for module in (ROOT / top).rglob("*.py"):
+            if module != Path(__file__):
+                found = re.search(r"specification,? \(?\d", module.read_text(encoding="utf-8"))
+                assert found is None, f"{module}: {found}"
 
 
 UNSTEADY = (
     (re.compile(r'("seconds":|seconds +)[0-9.e-]+'), r"\1T"),
+    (re.compile(r'(\.png","nbytes":)\d+'), r"\1N"),
     (re.compile(r"((?:PNG|png) +)[\d,]+(?=  picture)"), r"\1N"),  # zlib's, and the last bit's
     (re.compile(r"\d+\.\d+(e-?\d+)?"), "F"),
     (re.compile(r" +"), " "),
@@ -186,7 +226,7 @@ def printed_by(commands: list[str], folder: Path, env: dict[str, str]) -> list[l
 
 
 @pytest.mark.parametrize(
-    "page", [p for p in PAGES if blocks(p.read_text(encoding="utf-8"))], ids=lambda p: p.name
+    "page", [p for p in WRITTEN if blocks(p.read_text(encoding="utf-8"))], ids=lambda p: p.name
 )
 def test_examples_print_what_is_shown(page: Path, tmp_path: Path, shell: dict[str, str]) -> None:
     text = page.read_text(encoding="utf-8")

@@ -1,8 +1,8 @@
-"""The neo_chat model as a plain NumPy program in float32, written from the specification.
+"""The neo_chat model as a plain NumPy program in float32, written from its description.
 
-The five components (4.1 - 4.6) and image preprocessing (6), each with its own small function;
-`reference_layers.py` holds the layers, `reference_sampling.py` the sampler. Slow and simple on
-purpose: this is what the exported graphs are compared with.
+The five components (docs/neo-chat.md 4) and image preprocessing (docs/neo-chat.md 6), each with its
+own small function; `reference_layers.py` holds the layers, `reference_sampling.py` the sampler.
+Slow and simple on purpose: this is what the exported graphs are compared with.
 
 Sizes as in `reference_layers`; th x tw token grid, L = th * tw, V vocabulary.
 """
@@ -66,7 +66,7 @@ def load_weights(folder: Path) -> dict[str, Array]:
     return weights
 
 
-# --- preprocessing (6) --------------------------------------------------------------------------
+# --- preprocessing (docs/neo-chat.md 6) -----------------------------------------------------------
 
 
 def resized_size(
@@ -121,7 +121,7 @@ def preprocess(image: Image.Image, min_pixels: int, max_pixels: int) -> tuple[Ar
     return patchify(normed.transpose(2, 0, 1)), np.array([[h // P, w // P]])
 
 
-# --- components (4.1 - 4.6) ---------------------------------------------------------------------
+# --- components (docs/neo-chat.md 4) --------------------------------------------------------------
 
 
 def vision_tower(

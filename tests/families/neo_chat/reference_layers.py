@@ -1,4 +1,4 @@
-"""Layers of the neo_chat NumPy reference, in the order of the specification (4.1 - 4.6).
+"""Layers of the neo_chat NumPy reference, in the order of docs/neo-chat.md 4.
 
 Every function takes and returns float32 arrays and states one equation. Weights are a mapping from
 the checkpoint's full tensor name to a float32 array. Nothing here comes from the graph code: the
@@ -60,7 +60,7 @@ def inverse_frequencies(width: int, base: float) -> Array:
     return (float(base) ** (-2.0 * i / width)).astype(np.float32)  # [width/2]
 
 
-# --- vision tower (4.1) -------------------------------------------------------------------------
+# --- vision tower (docs/neo-chat.md 4.1) ----------------------------------------------------------
 
 
 def rotate_pairs(x: Array, positions: Array, base: float) -> Array:
@@ -102,7 +102,7 @@ def merge_patches(x: Array, grid_h: int, grid_w: int, weight: Array, bias: Array
     return tokens.reshape(-1, weight.shape[0]) + bias  # [th * tw, D]
 
 
-# --- backbone (4.4) -----------------------------------------------------------------------------
+# --- backbone (docs/neo-chat.md 4.4) --------------------------------------------------------------
 
 
 def rotate_half(x: Array, positions: Array, base: float) -> Array:
@@ -277,7 +277,7 @@ def backbone_layer(
     return x + dense_mlp(w, mlp, normed), kv  # [B, S, D]
 
 
-# --- scalar embedders (4.5) and pixel heads (4.6) -----------------------------------------------
+# --- scalar embedders (docs/neo-chat.md 4.5) and pixel heads (docs/neo-chat.md 4.6) ---------------
 
 
 def sinusoid(x: Array, width: int = 256, period: float = 10000.0) -> Array:

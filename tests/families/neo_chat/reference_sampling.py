@@ -1,4 +1,4 @@
-"""Text-to-image sampling of the neo_chat NumPy reference, in the order of the specification (5).
+"""Text-to-image sampling of the neo_chat NumPy reference, in the order of docs/neo-chat.md 5.
 
 Sizes as in `reference`.
 """
@@ -69,7 +69,7 @@ def squared_norm(x: Array, per_tile: bool) -> Array:
 
 
 def guide(c: Array, u: Array, cfg: float, norm: str, first_step: bool) -> Array:
-    """u + cfg (c - u), changed by one of the rules of 5.6.
+    """u + cfg (c - u), changed by one of the rules of docs/neo-chat.md 5.6.
 
     Args:
         c, u: velocities of the two branches in head patches, [B, L, F * F * 3].

@@ -33,7 +33,7 @@ SHARDS = [k for k in range(1, 17) if k not in (2, 3, 4)]
 
 @dataclass(frozen=True)
 class Sizes:
-    """What a member's counts follow from, by the tables of docs/neo-chat.md (3.2).
+    """What a member's counts follow from, by the tables of docs/neo-chat.md 3.2.
 
     Attributes:
         tensors: the published number.
