@@ -380,7 +380,10 @@ def test_tied_embeddings_give_the_head_the_table(tmp_path: Path, ntool) -> None:
     ntool("export-component", folder, "-o", tmp_path / "pkg")
     report = json.loads((tmp_path / "pkg" / "weight-loading-report.json").read_text())
     (row,) = [t for t in report["tensors"] if t["name"] == table]
-    assert {t["component"]: t["name"] for t in row["targets"]} == {"embedding": table, "decoder": head}
+    assert {t["component"]: t["name"] for t in row["targets"]} == {
+        "embedding": table,
+        "decoder": head,
+    }
     assert row["targets"][1]["renamed"] == "tie_word_embeddings"
 
 
@@ -393,9 +396,10 @@ def test_a_missing_tokenizer_file_is_named(tmp_path: Path, ntool, name: str) -> 
 
 
 def test_wrong_use(tmp_path: Path, ntool) -> None:
-    assert "one of vision_encoder" in ntool(
-        "export-component", CHECKPOINT, "brain", "-o", tmp_path / "p", code=4
-    ).err
+    assert (
+        "one of vision_encoder"
+        in ntool("export-component", CHECKPOINT, "brain", "-o", tmp_path / "p", code=4).err
+    )
     ntool("export-component", CHECKPOINT, code=2)
     ntool("export-component", CHECKPOINT, "-o", tmp_path / "p", "--shard-size", "big", code=2)
     ntool("export-component", tmp_path / "nowhere", "-o", tmp_path / "p", code=4)

@@ -203,7 +203,12 @@ def test_runs_of_a_step(
     """Each step embeds the picture once and denoises once a branch that it needs; so do
     prefixes."""
     case = load_case("dense-conv")
-    counts = {"image_gen_embedding": [], "image_gen_denoiser": [], "decoder": [], "vision_encoder": []}
+    counts = {
+        "image_gen_embedding": [],
+        "image_gen_denoiser": [],
+        "decoder": [],
+        "vision_encoder": [],
+    }
     plain = Session.run
 
     def watched(self, feeds, outputs=None, **options):
@@ -215,7 +220,14 @@ def test_runs_of_a_step(
 
     monkeypatch.setattr(Session, "run", watched)
     options = ["--prompt", "a boat", "--size", "64x32", "--steps", 4, "--shift", 1]
-    options += ["--cfg", cfg, "--img-cfg", img_cfg, "--cfg-interval", f"{interval[0]},{interval[1]}"]
+    options += [
+        "--cfg",
+        cfg,
+        "--img-cfg",
+        img_cfg,
+        "--cfg-interval",
+        f"{interval[0]},{interval[1]}",
+    ]
     if task == "image-edit":
         options += ["--image", case.folder / "inputs" / "img_edit_0.png"]
         options += ["--min-pixels", 1024, "--max-pixels", 4096]

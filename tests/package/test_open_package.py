@@ -147,7 +147,8 @@ def test_numbers_beyond_float64(demo_package, copied) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", [None, 5, "", "/a", "a//b", "a/./b", "../a", "a\\b", "C:a", "a:b", "a\nb", "a\0", "\ud800"]
+    "path",
+    [None, 5, "", "/a", "a//b", "a/./b", "../a", "a\\b", "C:a", "a:b", "a\nb", "a\0", "\ud800"],
 )
 def test_paths_that_leave_or_are_none(path: Any) -> None:
     with pytest.raises(InputError, match="w: path "):

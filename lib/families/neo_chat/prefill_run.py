@@ -136,7 +136,8 @@ def interleaved(
         path = jobs.numbered(str(o["output"]), event.index, 2)
         recipe_text(event.words)
         write_png(path, event.picture, event.words)
-        yield "file", draw.written(path, "picture")
+        about = {"picture": event.index, "seed": o["seed"]}
+        yield "file", {**draw.written(path, "picture"), **about}
     yield "text", {"text": made.text}
 
 
