@@ -1,7 +1,8 @@
 """`python -m bench [ROW...] [--list] [--runs N] [--write FILE]`, from the root of a checkout.
 
-Prints a table, a line as soon as it is known. The exit code is 0 whatever is in it (2 for wrong
-use): numbers of a shared machine are to be read, not to fail a build.
+Prints a table, a line as soon as it is known. The exit code is 0 whatever the numbers are (those of
+a shared machine are to be read, not to fail a build), 2 for wrong use, and 1 if a row could not be
+measured; then no page is written.
 """
 
 from __future__ import annotations
@@ -80,6 +81,8 @@ def main() -> int:
         bench.close()
     for text in aligned(chain(*tables.values())):
         print(text)
+    if any(line.verdict == "failed" for line in chain(*tables.values())):
+        return 1
     if options.write is not None:
         words = ["python -m bench", *options.rows]
         words += [f"--runs {options.runs}"] if options.runs != 5 else []

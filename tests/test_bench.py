@@ -52,6 +52,33 @@ def test_a_row_is_written_between_the_markers_of_a_page(tmp_path: Path) -> None:
     assert "| start-help |" in again and "start-version" not in again
 
 
+def test_rows_that_reach_into_the_library_still_fit_it() -> None:
+    """They call the pipeline and wrap its sessions, so a change there can break them unseen."""
+    done = bench("loops-128", "export-copy", "verify-structure", "--runs", "1")
+    assert done.returncode == 0, done.stdout
+    words = [line.split()[0] for line in done.stdout.splitlines()[1:]]
+    assert {"prefill", "decode", "sample-128"} <= set(words)
+
+
+def test_a_row_that_fails_writes_no_page(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    code = """
+import sys
+from bench import __main__ as program
+from bench.measure import Failed
+from bench.table import Row
+def broken(bench):
+    raise Failed("no such thing")
+    yield
+program.ROWS = (Row("broken", "fails", broken),)
+sys.exit(program.main())
+"""
+    command = [sys.executable, "-c", code, "--write", str(page)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 1 and "no such thing" in done.stdout, done.stderr
+    assert not page.exists()
+
+
 def test_a_page_without_markers_is_not_overwritten(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("mine\n")
