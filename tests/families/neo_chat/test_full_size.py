@@ -3,7 +3,6 @@ that an export decides before it copies a byte, and what census counts."""
 
 from __future__ import annotations
 
-import copy
 import gzip
 import json
 import math
@@ -106,12 +105,10 @@ MEMBERS = {
 
 
 def config_of(member: str) -> dict[str, Any]:
-    """U1.5's config, or one of another member made from it."""
-    config: dict[str, Any] = json.loads((DATA / "u1.5-8b-mot.config.json").read_text())
-    if member != "u1.5-8b":
-        config |= {"use_pixel_head": False, "noise_scale_max_value": 8.0}
+    """The published config of U1 or U1.5; that of A3B is made from U1's."""
+    file = "u1.5-8b-mot" if member == "u1.5-8b" else "u1-8b-mot-sft"
+    config: dict[str, Any] = json.loads((DATA / f"{file}.config.json").read_text())
     if member == "a3b":
-        config = copy.deepcopy(config)
         config["llm_config"] |= {
             "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe",
             "hidden_size": 2048, "num_hidden_layers": 48, "num_key_value_heads": 4,
@@ -125,7 +122,9 @@ def config_of(member: str) -> dict[str, Any]:
 
 
 def tensors_of(member: str, config: dict[str, Any]) -> dict[str, list[Row]]:
-    """Rows of each shard: U1.5 from its recorded listing, else what the config demands, in BF16."""
+    """Rows of each shard: U1.5 from its recorded listing; U1 with the names and shards of its
+    published index; else what the config demands. Shapes that no listing gives are the config's,
+    in BF16."""
     files: dict[str, list[Row]] = defaultdict(list)
     if member == "u1.5-8b":
         listing = json.loads(gzip.decompress((DATA / "u1.5-8b-mot.tensors.json.gz").read_bytes()))
@@ -133,6 +132,13 @@ def tensors_of(member: str, config: dict[str, Any]) -> dict[str, list[Row]]:
             files[t["shard_guess"]].append((t["name"], t["dtype"], t["shape"]))
         return files
     demanded = {n: s for part in expected(config).values() for n, s in part.items()}
+    if member == "u1-8b":
+        index = json.loads(gzip.decompress((DATA / "u1-8b-mot-sft.index.json.gz").read_bytes()))
+        for name, file in index["weight_map"].items():
+            # a name that the config does not demand gets a shape that the dry run has to refuse
+            shape = [4096 if d is None else d for d in demanded.get(name, [1])]
+            files[file].append((name, "BF16", shape))
+        return files
     for i, (name, shape) in enumerate(demanded.items()):
         # the one open dimension is the inner width of the MLP head
         row = name, "BF16", [4096 if d is None else d for d in shape]
