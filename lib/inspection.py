@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
+from functools import cache
 from itertools import repeat
 from typing import Any
 
@@ -13,7 +15,7 @@ from .checkpoint.config import layout_values
 from .checkpoint.regular_file import reading, standard_input
 from .checkpoint.safetensors_header import MAX_HEADER
 from .checkpoint.source import open_checkpoint
-from .checkpoint.tensor import Checkpoint, Problem, Tensor
+from .checkpoint.tensor import BITS, Checkpoint, Problem, Tensor
 from .errors import InputError
 from .records import Stream, dumps
 from .records import read as records_of_stream
@@ -209,6 +211,13 @@ def _count(value: Any) -> bool:
     return type(value) is int and value >= 0
 
 
+@cache
+def _nbytes(dtype: str, shape: tuple[int, ...]) -> int | None:
+    """Bytes of a tensor of a safetensors type; None of another type."""
+    bits = BITS.get(dtype)
+    return None if bits is None else (math.prod(shape) * bits + 7) // 8
+
+
 def _tensor(record: Record) -> Tensor:
     name, dtype, shape = record.get("name"), record.get("dtype"), record.get("shape")
     offset, nbytes = record.get("offset", 0), record.get("nbytes")
@@ -227,10 +236,18 @@ def _tensor(record: Record) -> Tensor:
         raise InputError(
             f"tensor record '{name}': 'nbytes'", found=repr(nbytes)[:40], expected="a size"
         )
+    sizes = tuple(shape)
+    size = _nbytes(dtype, sizes)
+    if size is not None and nbytes != size:
+        raise InputError(
+            f"tensor record '{name}': 'nbytes'",
+            found=nbytes,
+            expected=f"{size} for {dtype} {shape}",
+        )
     return Tensor(
         name,
         dtype,
-        tuple(shape),
+        sizes,
         _text(record.get("file")) or "",
         offset if _count(offset) else 0,
         nbytes,

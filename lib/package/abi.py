@@ -58,13 +58,20 @@ def abi_findings(
                 findings.append(bad(text, "not there", have[name], reason="abi"))
             elif name not in have:
                 if name not in abi.OPTIONAL_PORTS:
-                    findings.append(bad(text, list(wanted[name]), None, reason="abi"))
+                    findings.append(bad(text, _said(*wanted[name]), None, reason="abi"))
             elif not _fits(have[name], *wanted[name]):
-                dtype, shape = wanted[name]
-                want = [dtype, ["any fixed size" if d is None else d for d in shape]]
+                want = _said(*wanted[name])
                 actual = [have[name]["dtype"], have[name]["shape"]]
                 findings.append(bad(text, want, actual, reason="abi"))
     return findings
+
+
+_ANY: dict[Any, str] = {None: "any fixed size", ...: "any name"}
+"""Dimensions that are not one value, in words."""
+
+
+def _said(dtype: str, shape: tuple[Any, ...]) -> list[Any]:
+    return [dtype, [_ANY.get(d, d) for d in shape]]
 
 
 def _cache_shape(entry: dict[str, Any], side: str) -> tuple[Any, ...]:

@@ -123,6 +123,7 @@ def plan(
             raise SourceNotFound(f"--set {name}", expected=f"one of {', '.join(family.COMPONENTS)}")
     model = import_module(f"{family.__name__}.export").NeoChat(checkpoint)
     notes: list[str] = []
+    model.defaults()  # refuses what it cannot use, in a dry run too
     tokens = _special_tokens(checkpoint, model, dry_run, notes)
     components, every = [], {}
     for name in family.COMPONENTS:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from importlib.resources import files
 from typing import Any
@@ -49,6 +49,22 @@ def _quickly(value: Any, part: str | None) -> bool:
     with suppress(Unknown):
         return accepts(value, used, whole["$defs"])
     return False
+
+
+def sampler_faults(manifest: Mapping[str, Any]) -> Iterator[tuple[str, Any, str]]:
+    """(place, found, expected) of sampler defaults that are valid one by one and not together.
+
+    Args:
+        manifest: with `defaults`, and `workflow` where the pixels of a token are known.
+    """
+    pixels = manifest["workflow"].get("positions", {}).get("token_pixels", 1)
+    for task, values in manifest["defaults"].items():
+        interval = values.get("cfg_interval", (0, 1))
+        if interval[0] > interval[1]:
+            yield f"defaults.{task}.cfg_interval", interval, "LO <= HI"
+        for side in ("width", "height"):
+            if values.get(side, pixels) % pixels:
+                yield f"defaults.{task}.{side}", values[side], f"a multiple of {pixels}"
 
 
 def require(value: Any, where: str, part: str | None = None) -> None:

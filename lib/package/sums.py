@@ -27,8 +27,14 @@ def read(path: str) -> dict[str, str]:
             a file twice.
     """
     name = os.path.basename(path)
+    real: str | None = os.path.realpath(path)
+    if name == NAME:
+        # the package's own; where it leads out of the package it is not read, nor quoted
+        real, problem = contained(os.path.dirname(path) or ".", name)
+        if real is None or problem is not None:
+            raise InputError(f"{name}: {problem.message if problem else 'not there'}")
     try:
-        text = read_all(os.path.realpath(path), name, MAX_SUMS).decode()
+        text = read_all(real, name, MAX_SUMS).decode()
     except UnicodeDecodeError as e:
         raise InputError(f"{name}: not UTF-8: byte at {e.start}") from e
     listed: dict[str, str] = {}
@@ -106,11 +112,14 @@ def write(root: str, progress: Callable[[int], object] = lambda n: None) -> int:
     """
     from ..checkpoint.output_file import write_whole
 
+    path = os.path.join(root, NAME)
+    if os.path.islink(path):
+        raise InputError(f"{NAME}: a symbolic link", expected="a file of the package, or none")
     lines = []
     for name in files(root):
         fault = path_fault(name)
         if fault:
             raise InputError(f"file '{name}' {fault}", hint=f"rename it; {NAME} cannot list it")
         lines.append(f"{digest(root, name, progress)}  {name}\n")
-    write_whole(os.path.join(root, NAME), lambda f: f.write("".join(lines).encode()))
+    write_whole(path, lambda f: f.write("".join(lines).encode()))
     return len(lines)

@@ -390,3 +390,30 @@ def test_summary_of_a_subset_says_what_ran(package: Path) -> None:
     report = json.loads((package / "weight-loading-report.json").read_text())
     total, excluded = report["counts"]["source_tensors"], report["counts"]["excluded"]
     assert f"{excluded} of {total} source tensors are excluded" in said["weights.complete"]
+
+
+@pytest.mark.parametrize(
+    ("here", "there"), [("vision_encoder", "decoder"), ("decoder", "embedding")]
+)
+def test_a_component_in_the_place_of_another_is_reported(
+    tmp_path: Path, demo_package: Path, here: str, there: str
+) -> None:
+    copied = tmp_path / "pkg"
+    shutil.copytree(demo_package, copied)
+    shutil.copytree(copied / here, copied / there, dirs_exist_ok=True)
+    for form in ("jsonl", "csv"):
+        done = ntool(copied, "--no-run", "--format", form)
+        assert done.returncode == 1, done.stderr
+    assert "any name" in ntool(copied, "--no-run").stdout or there == "embedding"
+
+
+def test_a_checksum_list_that_is_a_link_is_not_written_through(
+    tmp_path: Path, demo_package: Path
+) -> None:
+    copied, other = tmp_path / "pkg", tmp_path / "other"
+    shutil.copytree(demo_package, copied)
+    other.write_text("mine\n")
+    (copied / "SHA256SUMS").symlink_to(other)
+    done = ntool(copied, "--no-run", "--skip", "data.hash", "--write-manifest")
+    assert done.returncode == 3 and "symbolic link" in done.stderr
+    assert other.read_text() == "mine\n"

@@ -162,3 +162,37 @@ def test_what_the_schema_says_in_our_words() -> None:
         require({"cfg_norm": "x"}, "w", "sampler_values")
     with pytest.raises(InputError, match=r"w: \$: 'cfg' is a required property"):
         require({}, "w", "sampler_defaults")
+
+
+@pytest.mark.parametrize(
+    ("here", "there", "words"),
+    [
+        ("vision_encoder", "embedding", "inputs of embedding"),
+        ("decoder", "image_gen_embedding", "inputs of image_gen_embedding"),
+        ("image_gen_embedding", "image_gen_denoiser", "expected inputs_embeds"),
+    ],
+)
+def test_a_component_in_the_place_of_another_is_named(
+    ntool, demo_package: Path, tmp_path: Path, here: str, there: str, words: str
+) -> None:
+    copied = tmp_path / "pkg"
+    shutil.copytree(demo_package, copied)
+    shutil.copytree(copied / here, copied / there, dirs_exist_ok=True)
+    done = ntool("sample-image", copied, "--prompt", "a boat", "-o", tmp_path / "out.png", code=3)
+    assert words in done.err and not (tmp_path / "out.png").exists()
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("mean", [9, 9, 9]), ("std", [1, 1, 1]), ("rescale", 1.0), ("row_order", "row, column")],
+)
+def test_a_processor_that_is_not_the_familys_is_refused(
+    ntool, demo_package: Path, data: Path, tmp_path: Path, field: str, value: Any
+) -> None:
+    copied = tmp_path / "pkg"
+    shutil.copytree(demo_package, copied)
+    path = copied / "processor.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {field: value}))
+    picture = data / "neo-chat" / "common" / "exact.png"
+    done = ntool("run-prefill", copied, "--prompt", "what?", "--image", picture, code=5)
+    assert f"processor.json: {field}" in done.err

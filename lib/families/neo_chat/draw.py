@@ -326,6 +326,11 @@ def given_prefixes(
         InputError: a prefix of another task.
     """
     branches = {"cond": cond}
+    if files.get("img_cond") is not None and r.task == "text-to-image":
+        raise UsageProblem(
+            f"{PREFIX_OPTIONS['img_cond'][0]} with a --prefix of text-to-image",
+            expected="a --prefix of image-edit",
+        )
     for name in guidance.branches(r.guidance(pipeline.token_pixels))[1:]:
         option, task = PREFIX_OPTIONS[name]
         path = files.get(name)

@@ -142,6 +142,8 @@ def read_order(o: Mapping[str, Any]) -> Order:
     options = jobs.options_of(o)
     start = draw.read_latent(o["latent"], options) if o["latent"] is not None else None
     todo = _jobs(o, options)
+    if str(o["sheet"]) == "-":
+        raise UsageProblem("--sheet -", expected="a file name; only -o writes to standard output")
     if len(todo) > 1 and (o["trace"] or o["save_latent"] or o["latent"]):
         raise UsageProblem("--trace, --save-latent and --latent are for a single picture")
     order = Order(

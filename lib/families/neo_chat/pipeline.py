@@ -23,6 +23,7 @@ from ...text.tokenizer import Tokenizer, load
 from . import memory, prefix_file, prompts
 from . import positions as place
 from . import processor as pictures
+from .abi import OPTIONAL_PORTS, PORTS
 from .request import Request
 
 READING = ("embedding", "decoder")
@@ -150,15 +151,29 @@ class Pipeline:
 
     @cached_property
     def sizes(self) -> pictures.Processor:
-        """Patch and merge size of the picture processor."""
+        """Patch and merge size of the picture processor.
+
+        Raises:
+            Unsupported: processor.json asks for what is not done here.
+        """
         p = self.package.manifest_processor()
+        pictures.check_processor(p, f"{self.package.root}: processor.json")
         return pictures.Processor(p["patch_size"], p["merge_size"])
 
     def session(self, component: str) -> Session:
         """The loaded session of a component."""
         if component not in self._sessions:
             self.package.check_data(component)
-            self._sessions[component] = Session(self.package.graph(component), self._settings)
+            session = Session(self.package.graph(component), self._settings)
+            for side, there in (("inputs", session.inputs), ("outputs", session.output_types)):
+                lacking = PORTS[component][side].keys() - there.keys() - set(OPTIONAL_PORTS)
+                if lacking:
+                    raise InputError(
+                        f"{session.path}: {side} of {component}",
+                        found=", ".join(there),
+                        expected=", ".join(sorted(lacking)),
+                    )
+            self._sessions[component] = session
         return self._sessions[component]
 
     def need(self, *components: str) -> None:

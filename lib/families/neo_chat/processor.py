@@ -206,7 +206,30 @@ def processor_json(config: dict[str, Any], where: str = "config.json") -> dict[s
         raise InputError(
             f"{where}: vision_config.patch_size", found=repr(patch), expected="1..1024"
         )
-    merge = merge_size(config, where)
+    return _content(patch, merge_size(config, where))
+
+
+def check_processor(values: dict[str, Any], where: str) -> None:
+    """Refuse a processor.json that asks for another preprocessing than this module does.
+
+    Args:
+        values: valid by the schema. Fields that are left out, and notes, are not compared.
+    Raises:
+        Unsupported: names the field.
+    """
+    mine = _content(values["patch_size"], values["merge_size"])
+    _same(values, mine, where)
+
+
+def _same(given: Any, mine: Any, where: str) -> None:
+    if isinstance(mine, dict):
+        for key in mine.keys() & given.keys() - {"schema", "rule"}:
+            _same(given[key], mine[key], f"{where}: {key}")
+    elif given != mine:
+        raise Unsupported(where, found=given, expected=mine)
+
+
+def _content(patch: int, merge: int) -> dict[str, Any]:
     chat = CHAT_LIMITS
     return {
         "schema": "ntool-processor-v1",

@@ -3,6 +3,7 @@ branch."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Sequence
@@ -230,7 +231,9 @@ def read_messages(path: Path) -> Messages:
     if faults and faults[0] is not None:
         raise InputError(f"{path}: {faults[0].message}")
     if not isinstance(value, list) or not value:
-        raise InputError(f"{path}", expected="a JSON list of messages")
+        raise InputError(
+            f"{path}", found=json.dumps(value)[:80], expected="a JSON list of one or more messages"
+        )
     system = None
     rows = [_message(row, f"{path}: message {i}") for i, row in enumerate(value)]
     if rows[0][0] == "system":
@@ -239,7 +242,7 @@ def read_messages(path: Path) -> Messages:
     if roles != [("user", "assistant")[i % 2] for i in range(len(rows))] or len(rows) % 2 == 0:
         raise InputError(
             f"{path}: roles",
-            found=", ".join(roles),
+            found=", ".join(roles) or "system alone",
             expected="user and assistant in turn, user last",
         )
     piped = str(path) == "-" or not path.is_file()  # a pipe lies beside no pictures
@@ -259,8 +262,10 @@ def read_messages(path: Path) -> Messages:
 
 
 def _message(row: Any, where: str) -> tuple[str, str, Sequence[str]]:
-    if not isinstance(row, dict) or not set(row) <= {"role", "text", "images"}:
-        raise InputError(where, expected="an object of role, text, images")
+    known = ("role", "text", "images")
+    odd = [k for k in row if k not in known] if isinstance(row, dict) else [json.dumps(row)]
+    if odd:
+        raise InputError(where, found=odd[0][:80], expected=f"an object of {', '.join(known)}")
     role, text, images = row.get("role"), row.get("text"), row.get("images", [])
     if role not in ("system", "user", "assistant"):
         raise InputError(f"{where}: role", found=repr(role), expected="system, user or assistant")

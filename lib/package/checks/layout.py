@@ -8,11 +8,12 @@ from typing import Any
 
 from ...checkpoint.index import contained
 from ...checkpoint.regular_file import open_regular
-from ...checkpoint.strict_json import read_object
-from ...errors import NtoolError
+from ...checkpoint.strict_json import has_lone_surrogate, read_object
+from ...errors import NtoolError, Unsupported
 from ...families import MODULES
 from .. import layout, sums
-from ..schema import faults
+from ..abi import family_module
+from ..schema import faults, sampler_faults
 from .subject import MAX_LISTED, Check, Finding, Subject, bad
 
 MAX_PROCESSOR = 1 << 20
@@ -26,7 +27,11 @@ def expected_files(subject: Subject) -> dict[str, str | None]:
         files[manifest["processor"]] = None
     tokenizer = manifest.get("tokenizer")
     if isinstance(tokenizer, str):
-        files |= {f"{tokenizer}/{name}": None for name in layout.REQUIRED_TOKENIZER_FILES}
+        for name in layout.TOKENIZER_FILES:
+            file = f"{tokenizer}/{name}"
+            there = os.path.lexists(os.path.join(subject.root, file))
+            if there or name in layout.REQUIRED_TOKENIZER_FILES:
+                files[file] = None
     for part in subject.parts:
         files[part.file] = part.name
         for name in part.entry.get("data", ()):
@@ -95,7 +100,12 @@ def against_schema(subject: Subject) -> list[Finding]:
     if version != layout.SCHEMA:
         text = f"{layout.MANIFEST}: schema {json.dumps(version)[:80]}"
         return [bad(text, layout.SCHEMA, version, reason="version")]
+    if has_lone_surrogate(json.dumps(manifest, ensure_ascii=False)):
+        return [bad(f"{layout.MANIFEST}: a lone surrogate in a string", reason="not-utf8")]
     findings = _faults(layout.MANIFEST, manifest)
+    if not findings:
+        for place, found, expected in sampler_faults(manifest):
+            findings.append(bad(f"{layout.MANIFEST}: {place}", expected, found, reason="defaults"))
     if subject.family is not None and subject.family not in MODULES.values():
         text = f"{layout.MANIFEST}: family '{subject.family}'"
         findings.append(bad(text, sorted(set(MODULES.values())), subject.family, reason="family"))
@@ -121,6 +131,12 @@ def _processor(subject: Subject) -> list[Finding]:
     if sizes != (pixels, pixels):
         text = f"{name}: patch_size x merge_size and resize.factor"
         return [bad(text, [pixels, pixels], list(sizes), reason="processor")]
+    module = family_module(subject.family, "processor")
+    if module is not None:
+        try:
+            module.check_processor(values, name)
+        except Unsupported as e:
+            return [bad(e.message, reason="processor")]
     return []
 
 

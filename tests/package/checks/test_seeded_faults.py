@@ -58,6 +58,44 @@ def unknown_file(root: Path) -> None:
 
 
 @fault("layout.files")
+def optional_tokenizer_file_outside(root: Path) -> None:
+    file = root / "tokenizer" / "special_tokens_map.json"
+    shutil.move(file, root.parent / file.name)
+    file.symlink_to(root.parent / file.name)
+
+
+@fault("data.hash")
+def checksum_list_outside(root: Path) -> None:
+    sums.write(str(root))
+    shutil.move(root / sums.NAME, root.parent / sums.NAME)
+    (root / sums.NAME).symlink_to(root.parent / sums.NAME)
+
+
+@fault("layout.schema")
+def interval_that_ends_before_it_begins(root: Path) -> None:
+    with edit_json(root / "package.json") as p:
+        p["defaults"]["text-to-image"]["cfg_interval"] = [1.5, 1]
+
+
+@fault("layout.schema")
+def default_width_of_no_whole_tokens(root: Path) -> None:
+    with edit_json(root / "package.json") as p:
+        p["defaults"]["text-to-image"]["width"] = 33
+
+
+@fault("layout.schema")
+def lone_surrogate(root: Path) -> None:
+    with edit_json(root / "package.json") as p:
+        p["semantic_reference"]["repository"] = "\ud800"
+
+
+@fault("layout.schema")
+def another_mean(root: Path) -> None:
+    with edit_json(root / "processor.json") as p:
+        p["mean"] = [9, 9, 9]
+
+
+@fault("layout.files")
 def data_file_missing(root: Path) -> None:
     (root / "embedding" / "model.safetensors").unlink()
 
