@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 SCHEMA = "ntool-package/1"
+REPORT_SCHEMA = "ntool-weight-loading-report/1"
 MANIFEST = "package.json"
 REPORT = "weight-loading-report.json"
 SUMS = "SHA256SUMS"

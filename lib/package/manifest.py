@@ -178,7 +178,7 @@ def weight_report(plan: Plan) -> dict[str, Any]:
         rows.append(row)
     counts = Counter(r["action"] for r in rows)
     return {
-        "schema": "ntool-weight-loading-report/1",
+        "schema": layout.REPORT_SCHEMA,
         "source": source(plan),
         "output_weight_format": "dense",
         "storage_preserving": counts["converted"] == 0,

@@ -27,14 +27,13 @@ def read(path: str) -> dict[str, str]:
             a file twice.
     """
     name = os.path.basename(path)
-    real: str | None = os.path.realpath(path)
     if name == NAME:
         # the package's own; where it leads out of the package it is not read, nor quoted
-        real, problem = contained(os.path.dirname(path) or ".", name)
-        if real is None or problem is not None:
-            raise InputError(f"{name}: {problem.message if problem else 'not there'}")
+        _, problem = contained(os.path.dirname(path) or ".", name)
+        if problem is not None:
+            raise InputError(f"{name}: {problem.message}")
     try:
-        text = read_all(real, name, MAX_SUMS).decode()
+        text = read_all(os.path.realpath(path), name, MAX_SUMS).decode()
     except UnicodeDecodeError as e:
         raise InputError(f"{name}: not UTF-8: byte at {e.start}") from e
     listed: dict[str, str] = {}

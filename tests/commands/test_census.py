@@ -365,3 +365,15 @@ def test_table() -> None:
     lines = done.stdout.splitlines()
     assert lines[0].split() == ["by", "key", "tensors", "params", "nbytes", "dtypes"]
     assert any(line.split()[:3] == ["family", "understanding", "68"] for line in lines)
+
+
+def test_a_record_whose_bytes_are_not_those_of_its_shape(tmp_path: Path) -> None:
+    from ntool.lib.errors import InputError
+    from ntool.lib.inspection import counted_records
+
+    row = {"kind": "tensor", "name": "a", "dtype": "F32", "shape": [2, 3], "nbytes": 24}
+    assert counted_records([row]).tensors[0].nbytes == 24
+    # a type of another format: only its own reader knows the size
+    assert counted_records([row | {"dtype": "Q4_K", "nbytes": 9}]).tensors[0].nbytes == 9
+    with pytest.raises(InputError, match=r"'a': 'nbytes': found 0, expected 24 for F32 \[2, 3\]"):
+        counted_records([row | {"nbytes": 0}])

@@ -404,3 +404,23 @@ def test_wrong_use(tmp_path: Path, ntool) -> None:
     ntool("export-component", CHECKPOINT, "-o", tmp_path / "p", "--shard-size", "big", code=2)
     ntool("export-component", tmp_path / "nowhere", "-o", tmp_path / "p", code=4)
     ntool("export-component", CHECKPOINT, "-o", tmp_path / "p", "--data", "teleport", code=5)
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"width": 33}, "text-to-image.width: found 33, expected a multiple of 32"),
+        ({"cfg_interval": [0.5, 0.25]}, "cfg_interval: found [0.5, 0.25], expected LO <= HI"),
+        ({"steps": "x"}, "steps"),
+    ],
+)
+def test_defaults_that_no_run_could_use_are_refused_before_anything_is_written(
+    tmp_path: Path, ntool, values: dict[str, object], words: str
+) -> None:
+    folder = copy_checkpoint(tmp_path)
+    own = {"image_generation": {"text-to-image": values}}
+    (folder / "generation_config.json").write_text(json.dumps(own))
+    for more in ([], ["--dry-run"]):
+        done = ntool("export-component", folder, "-o", tmp_path / "pkg", *more, code=3)
+        assert words in done.err
+    assert not (tmp_path / "pkg").exists()

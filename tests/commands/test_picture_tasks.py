@@ -348,3 +348,39 @@ def test_torch_noise_is_the_published_seed(packages, tmp_path, ntool) -> None:
     options += ["--save-latent", tmp_path / "noise", "-o", tmp_path / "p.png"]
     ntool("sample-image", package("dense-conv", packages), *options)
     np.testing.assert_array_equal(load_file(tmp_path / "noise")["noise"], golden["noise"])
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("[]", "found [], expected a JSON list of one or more"),
+        ("null", "found null"),
+        ("[5]", "message 0: found 5"),
+        ('[{"role": "user", "text": "x", "image": 1}]', "message 0: found image"),
+        ('[{"role": "system", "text": "x"}]', "found system alone"),
+    ],
+)
+def test_messages_that_are_no_conversation(
+    packages, tmp_path, ntool, content: str, words: str
+) -> None:
+    path = tmp_path / "messages.json"
+    path.write_text(content)
+    done = ntool("run-prefill", package("dense-conv", packages), "--messages", path, code=3)
+    assert words in done.err
+
+
+def test_a_sheet_goes_to_a_file(packages, tmp_path, ntool) -> None:
+    out = tmp_path / "a.png"
+    options = ["--prompt", "a boat", "-o", out, "--sheet", "-"]
+    done = ntool("sample-image", package("dense-conv", packages), *options, code=2)
+    assert "--sheet -" in done.err and not out.exists()
+
+
+def test_a_prefix_of_pictures_does_not_go_with_text_to_image(packages, tmp_path, ntool) -> None:
+    pkg = package("dense-conv", packages)
+    cond, other = tmp_path / "cond.safetensors", tmp_path / "other.safetensors"
+    ntool("run-prefill", pkg, "--task", "text-to-image", "--prompt", "a boat", "-o", cond)
+    ntool("run-prefill", pkg, "--task", "unconditional", "-o", other)
+    given = ["--prefix", cond, "--prefix-images-only", other, "--size", "64x32", "--steps", 1]
+    done = ntool("sample-image", pkg, *given, "--cfg", 1, "-o", tmp_path / "a.png", code=2)
+    assert "--prefix-images-only" in done.err

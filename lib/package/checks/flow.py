@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from onnx import ModelProto, numpy_helper
@@ -155,6 +156,10 @@ def tokens(subject: Subject) -> list[Finding]:
         if actual >= manifest["vocab_size"]:
             text = f"token '{name}': id outside the vocabulary"
             findings.append(bad(text, f"< {manifest['vocab_size']}", actual, reason="token-id"))
+    for place, name in _named_tokens(manifest["workflow"]):
+        if name not in manifest["special_tokens"]:
+            text = f"workflow.{place}: not one of special_tokens"
+            findings.append(bad(text, sorted(manifest["special_tokens"]), name, reason="no-token"))
     abi = family_module(manifest["family"], "abi")
     for part in subject.parts:
         guards = (abi.TOKEN_GUARDS if abi else {}).get(part.name)
@@ -179,6 +184,16 @@ def tokens(subject: Subject) -> list[Finding]:
                 bad(text, [], sorted(missing), component=part.name, reason="token-guard")
             )
     return findings
+
+
+def _named_tokens(workflow: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """(place, token) of the special tokens that positions and decoding loops name."""
+    places = {"positions": workflow.get("positions", {})}
+    places |= {f"tasks.{k}.decode": t.get("decode", {}) for k, t in workflow["tasks"].items()}
+    for place, fields in places.items():
+        for key, value in fields.items():
+            if key.endswith("_token") and key != "each_token":  # that one lists components
+                yield f"{place}.{key}", value
 
 
 def _compared(model: ModelProto, port: str) -> set[int]:

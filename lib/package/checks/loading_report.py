@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from ...checkpoint.strict_json import read_object
@@ -33,7 +33,7 @@ def complete(subject: Subject) -> list[Finding]:
         rows = _rows(report)
     except NtoolError as e:
         return [bad(e.message, reason="malformed")]
-    findings = _counts(report, rows)
+    findings = [*_head(report), *_counts(report, rows)]
     if report.get("source") != (subject.manifest or {}).get("source"):
         text = f"{layout.REPORT}: source is not that of {layout.MANIFEST}"
         expected, actual = (subject.manifest or {}).get("source"), report.get("source")
@@ -100,6 +100,23 @@ def _rows(report: dict[str, Any]) -> list[dict[str, Any]]:
         if not isinstance(targets, list) or not all(isinstance(t, dict) for t in targets):
             raise InputError(f"{layout.REPORT}: tensors[{i}]", expected="name, action, targets")
     return rows
+
+
+HEAD: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "schema": (layout.REPORT_SCHEMA, lambda v: v == layout.REPORT_SCHEMA),
+    "output_weight_format": ("dense or fp8_qdq", lambda v: v in ("dense", "fp8_qdq")),
+    "storage_preserving": ("true or false", lambda v: isinstance(v, bool)),
+    "native_fp8": ("true or false", lambda v: isinstance(v, bool)),
+    "excluded_families": ("a list or an object", lambda v: isinstance(v, (list, dict))),
+}
+"""Fields beside the tensors: what each may be, in words and as a test."""
+
+
+def _head(report: dict[str, Any]) -> Iterator[Finding]:
+    for field, (words, holds) in HEAD.items():
+        if not holds(report.get(field)):
+            text = f"{layout.REPORT}: {field}"
+            yield bad(text, words, report.get(field), reason="head")
 
 
 def _counts(report: dict[str, Any], rows: list[dict[str, Any]]) -> list[Finding]:

@@ -95,6 +95,24 @@ def another_mean(root: Path) -> None:
         p["mean"] = [9, 9, 9]
 
 
+@fault("flow.tokens")
+def stop_token_of_no_tokenizer(root: Path) -> None:
+    with edit_json(root / "package.json") as p:
+        p["workflow"]["tasks"]["chat"]["decode"]["stop_token"] = "x"
+
+
+@fault("weights.complete")
+def report_of_another_version(root: Path) -> None:
+    with edit_json(root / "weight-loading-report.json") as r:
+        r["schema"] = "x/99"
+
+
+@fault("weights.complete")
+def report_of_an_unknown_format(root: Path) -> None:
+    with edit_json(root / "weight-loading-report.json") as r:
+        r |= {"output_weight_format": 5, "native_fp8": "z"}
+
+
 @fault("layout.files")
 def data_file_missing(root: Path) -> None:
     (root / "embedding" / "model.safetensors").unlink()
