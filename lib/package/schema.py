@@ -51,20 +51,23 @@ def _quickly(value: Any, part: str | None) -> bool:
     return False
 
 
-def sampler_faults(manifest: Mapping[str, Any]) -> Iterator[tuple[str, Any, str]]:
-    """(place, found, expected) of sampler defaults that are valid one by one and not together.
+def sampler_faults(
+    defaults: Mapping[str, Mapping[str, Any]], token_pixels: int
+) -> Iterator[tuple[str, Any, str]]:
+    """(`task.field`, found, expected) of sampler defaults that are valid one by one and not
+    together.
 
     Args:
-        manifest: with `defaults`, and `workflow` where the pixels of a token are known.
+        defaults: values by task, each as the schema wants it.
+        token_pixels: sides of a picture are whole numbers of these.
     """
-    pixels = manifest["workflow"].get("positions", {}).get("token_pixels", 1)
-    for task, values in manifest["defaults"].items():
+    for task, values in defaults.items():
         interval = values.get("cfg_interval", (0, 1))
         if interval[0] > interval[1]:
-            yield f"defaults.{task}.cfg_interval", interval, "LO <= HI"
+            yield f"{task}.cfg_interval", interval, "LO <= HI"
         for side in ("width", "height"):
-            if values.get(side, pixels) % pixels:
-                yield f"defaults.{task}.{side}", values[side], f"a multiple of {pixels}"
+            if values.get(side, token_pixels) % token_pixels:
+                yield f"{task}.{side}", values[side], f"a multiple of {token_pixels}"
 
 
 def require(value: Any, where: str, part: str | None = None) -> None:

@@ -424,3 +424,19 @@ def test_defaults_that_no_run_could_use_are_refused_before_anything_is_written(
         done = ntool("export-component", folder, "-o", tmp_path / "pkg", *more, code=3)
         assert words in done.err
     assert not (tmp_path / "pkg").exists()
+
+
+FAT_PARENT = """
+import subprocess, sys
+held = b"x" * (400 << 20)
+sys.exit(subprocess.run([sys.executable, "-m", "ntool", *sys.argv[1:]]).returncode)
+"""
+
+
+def test_peak_memory_is_not_that_of_the_program_that_started_it() -> None:
+    command = [sys.executable, "-c", FAT_PARENT, "export-component", "demo:shapes", "--dry-run"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    (summary,) = [r for r in rows if r["kind"] == "summary"]
+    assert 10e6 < summary["peak_rss"] < 300e6

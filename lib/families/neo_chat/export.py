@@ -108,11 +108,8 @@ class NeoChat:
                 raise InputError(f"{where}: {task}", expected=f"some of {', '.join(merged[task])}")
             schema.require(values, f"{where}: {task}", "sampler_values")
             merged[task].update(values)
-        together = {"defaults": merged, "workflow": {"positions": {"token_pixels": self.config.F}}}
-        for place, found, expected in schema.sampler_faults(together):
-            raise InputError(
-                f"{where}: {place.removeprefix('defaults.')}", found=found, expected=expected
-            )
+        for place, found, expected in schema.sampler_faults(merged, self.config.F):
+            raise InputError(f"{where}: {place}", found=found, expected=expected)
         return merged
 
     def sizes(self) -> dict[str, int]:

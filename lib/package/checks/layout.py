@@ -104,8 +104,10 @@ def against_schema(subject: Subject) -> list[Finding]:
         return [bad(f"{layout.MANIFEST}: a lone surrogate in a string", reason="not-utf8")]
     findings = _faults(layout.MANIFEST, manifest)
     if not findings:
-        for place, found, expected in sampler_faults(manifest):
-            findings.append(bad(f"{layout.MANIFEST}: {place}", expected, found, reason="defaults"))
+        pixels = manifest["workflow"].get("positions", {}).get("token_pixels", 1)
+        for place, found, expected in sampler_faults(manifest["defaults"], pixels):
+            text = f"{layout.MANIFEST}: defaults.{place}"
+            findings.append(bad(text, expected, found, reason="defaults"))
     if subject.family is not None and subject.family not in MODULES.values():
         text = f"{layout.MANIFEST}: family '{subject.family}'"
         findings.append(bad(text, sorted(set(MODULES.values())), subject.family, reason="family"))
