@@ -112,7 +112,7 @@ def check_size(width: int, height: int, factor: int = 32) -> None:
         "picture size",
         found=f"{width}x{height}",
         expected=f"multiples of {factor}",
-        hint=f"nearest: {w}x{h}, which --fit takes",
+        hint=f"nearest: {w}x{h}; sample-image --fit takes it",
     )
 
 
