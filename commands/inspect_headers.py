@@ -49,9 +49,10 @@ def inspect_headers(
     for source in sources:
         with (
             no_collector(),
-            console.stream(main="tensor", source=source, format="safetensors") as stream,
+            console.stream(main="tensor", source=source, hold=True) as stream,
         ):
             checkpoint = open_checkpoint(source, max_header=max_header, use_index=not no_index)
+            stream.begin(format=checkpoint.format, revision=checkpoint.revision)
             inspection.write_records(
                 stream, checkpoint, include=include, exclude=exclude, full=full
             )

@@ -65,32 +65,45 @@ def dumps(record: Record) -> str:
 
 
 class Stream:
-    """Writes one stream of records: `begin` on construction, `end` with the count on `end()`.
+    """Writes one stream of records: `begin` at once, `end` with the count on `end()`.
 
-    `sink` is anything with `record(record)`: a JSON Lines writer, a table, a list.
+    `sink` is anything with `record(record)`: a JSON Lines writer, a table, a list. `hold` keeps
+    `begin` back until `begin(...)` or the first record: what it tells may not be known yet.
     """
 
-    def __init__(self, sink: Any, *, source: str | None, **begin: Any) -> None:
+    def __init__(self, sink: Any, *, source: str | None, hold: bool = False, **begin: Any) -> None:
         self._sink = sink
         self._started = time.monotonic()
         self.count = 0
         from ..version import VERSION
 
-        sink.record(
-            {
-                "kind": "begin",
-                "schema": SCHEMA,
-                "producer": "ntool",
-                "version": VERSION,
-                "source": source,
-                "revision": begin.pop("revision", None),
-                "format": begin.pop("format", None),
-                **begin,
-            }
-        )
+        self._begin: Record | None = {
+            "kind": "begin",
+            "schema": SCHEMA,
+            "producer": "ntool",
+            "version": VERSION,
+            "source": source,
+            "revision": None,
+            "format": None,
+            **begin,
+        }
+        if not hold:
+            self._begun()
+
+    def begin(self, **fields: Any) -> None:
+        """Write `begin` now, with fields that were not known when the stream was made."""
+        assert self._begin is not None
+        self._begin.update(fields)
+        self._begun()
+
+    def _begun(self) -> None:
+        if self._begin is not None:
+            record, self._begin = self._begin, None
+            self._sink.record(record)
 
     def write(self, kind: str, **fields: Any) -> None:
         """Write one record; `kind` comes first."""
+        self._begun()
         self.count += 1
         self._sink.record({"kind": kind, **fields})
 
@@ -102,6 +115,7 @@ class Stream:
             lines: the same records, each as the line that `dumps` makes of it. Only one of the two
                 is consumed.
         """
+        self._begun()
         raw = getattr(self._sink, "lines", None)
         if raw is None:
             self.write_all(kind, rows)
@@ -115,6 +129,7 @@ class Stream:
 
     def end(self, **fields: Any) -> None:
         """Close the stream: `end` with the number of records since `begin`, and the seconds."""
+        self._begun()
         seconds = round(time.monotonic() - self._started, 6)
         self._sink.record({"kind": "end", "count": self.count, "seconds": seconds, **fields})
 
@@ -125,6 +140,7 @@ class Stream:
             name: class of the error.
             code: exit code of the process that writes this.
         """
+        self._begun()
         self._sink.record(
             {"kind": "error", "code": code, "class": name, "message": printable(message)}
         )

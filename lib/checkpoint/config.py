@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 from . import strict_json
-from .regular_file import read_all
+from .folder import Folder, read_small
 from .tensor import Problem
 
 MAX_CONFIG = 16_000_000
@@ -25,17 +25,17 @@ _LAYOUT = re.compile(
 _WHOLE = ("quantization_config", "compression_config")
 
 
-def read_config(path: str, file: str) -> tuple[dict[str, Any], str, int, list[Problem]]:
-    """The config at a path: values, SHA-256 (hex) of its bytes, size, problems.
+def read_config(folder: Folder, file: str) -> tuple[dict[str, Any], str, int, list[Problem]]:
+    """The config of that name: values, SHA-256 (hex) of its bytes, size, problems.
 
     A config that is not sound is {}; values of one that only has NaN or Infinity are kept, with a
     warning.
 
     Raises:
-        InputError: not a regular file, or larger than MAX_CONFIG.
-        SourceNotFound: no such file.
+        NotReadable: it cannot be opened.
+        InputError: larger than MAX_CONFIG, or changed while it was read.
     """
-    raw = read_all(path, file, MAX_CONFIG)
+    raw = read_small(folder, file, MAX_CONFIG)
     problems: list[Problem] = []
     value = _parse(raw, file, problems)
     return value, hashlib.sha256(raw).hexdigest(), len(raw), problems

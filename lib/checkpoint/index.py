@@ -1,26 +1,20 @@
-"""`*.safetensors.index.json`: which file holds which tensor; and where such file names may lead.
-
-The index of a downloaded checkpoint is as untrusted as the rest of it: a `weight_map` value may
-name /etc/passwd. Names are judged by their grammar first and by where they really lead second.
-"""
+"""`*.safetensors.index.json`: which file holds which tensor."""
 
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..errors import InputError
 from . import strict_json
-from .regular_file import read_all
+from .folder import Folder, read_small
+from .paths import path_fault
 from .tensor import Problem
 
 MAX_INDEX = 256_000_000
 """Largest index that is read, bytes."""
-_SNAPSHOT = re.compile(r"(.*/models--[^/]+)/snapshots/[0-9a-f]{40}(?:/|$)", re.DOTALL)
 _NUMBERED = re.compile(r"(?P<head>.*?)-?(?P<k>\d{5})-of-(?P<n>\d{5})(?P<tail>\..*)", re.DOTALL)
 
 
@@ -48,14 +42,14 @@ class Index:
         return list(dict.fromkeys(self.weight_map.values()))
 
 
-def read_index(path: str, file: str) -> Index:
-    """The index at a path; all that is wrong with its content is in `problems`.
+def read_index(folder: Folder, file: str) -> Index:
+    """The index of that name; all that is wrong with its content is in `problems`.
 
     Raises:
-        InputError: not a regular file, or larger than MAX_INDEX.
-        SourceNotFound: no such file.
+        NotReadable: it cannot be opened.
+        InputError: larger than MAX_INDEX, or changed while it was read.
     """
-    raw = read_all(path, file, MAX_INDEX)
+    raw = read_small(folder, file, MAX_INDEX)
     digest, nbytes = hashlib.sha256(raw).hexdigest(), len(raw)
     text, fault = strict_json.decode(raw)
     del raw  # not held while the text of an index of 150,000 tensors becomes 100 MB of strings
@@ -130,91 +124,6 @@ def _total_size(metadata: Any, file: str, problems: list[Problem]) -> int | None
 def _show(value: Any) -> str:
     text = repr(value) if value is not None else "null"
     return text if len(text) <= 60 else text[:57] + "..."
-
-
-def path_fault(value: str) -> str | None:
-    """Why a path from inside a file is refused by its grammar, or None.
-
-    Relative, `/` between segments, no empty segment, `.` or `..`, no NUL or control character,
-    no backslash, no drive letter.
-    """
-    if not value:
-        return "is empty"
-    if value.startswith("/"):
-        return "is absolute"
-    if any(ord(c) < 32 or 127 <= ord(c) < 160 for c in value):
-        return "holds a control character"
-    if strict_json.has_lone_surrogate(value):
-        return "holds a lone surrogate"
-    if "\\" in value:
-        return "holds a backslash"
-    if re.match(r"[A-Za-z]:", value):
-        return "begins with a drive letter"
-    for segment in value.split("/"):
-        if segment in ("", ".", ".."):
-            return f"has the segment '{segment}'"
-    return None
-
-
-def contained(root: str, relative: str) -> tuple[str, Problem | None]:
-    """Where `root/relative` really is, and a problem if that is outside of what may be read.
-
-    Allowed are the folder `root` itself and, for a snapshot in a Hub cache
-    (`models--*/snapshots/COMMIT`), the `blobs` folder of the same repository, to which its links
-    lead.
-
-    Args:
-        root: absolute path of the model folder.
-        relative: a path whose grammar was checked, or a name from a listing of `root`.
-    Returns:
-        The path without symbolic links, and None or the problem (`path-escape`, `missing-shard`).
-    """
-    base = os.path.realpath(root)
-    path = os.path.join(root, relative)
-    try:
-        real = os.path.realpath(path)
-        exists = os.path.lexists(real)
-    except (OSError, ValueError) as e:
-        return path, Problem(
-            "missing-shard", f"cannot be resolved: {e}", file=relative, malformed=True
-        )
-    allowed = [base]
-    snapshot = _SNAPSHOT.match(base)
-    if snapshot:
-        allowed.append(os.path.join(snapshot[1], "blobs"))
-    if not any(real.startswith(os.path.join(folder, "")) for folder in allowed):
-        where = " and its Hub cache blobs" if snapshot else ""
-        message = f"leads outside the model folder{where}: found {real}"
-        return real, Problem("path-escape", message, file=relative, malformed=True)
-    if os.path.islink(real):  # what realpath leaves of a loop
-        message = f"a link that leads nowhere: to {os.readlink(real)}"
-        return real, Problem("missing-shard", message, file=relative, malformed=True)
-    if not exists:
-        if os.path.islink(path):
-            message = f"a dangling link (an unfinished or pruned download): to {os.readlink(path)}"
-        else:
-            message = "no such file"
-        return real, Problem("missing-shard", message, file=relative, malformed=True)
-    return real, None
-
-
-def read_inside(root: str, relative: str, limit: int, name: str | None = None) -> bytes | None:
-    """All bytes of a small file of a model folder; None where there is nothing of that name.
-
-    Args:
-        root, relative: as for `contained`.
-        limit: the most that is read, bytes.
-        name: how messages call it; its path, by default.
-    Raises:
-        InputError: a link that leads outside or nowhere, not a regular file, or too large.
-    """
-    path = os.path.join(root, relative)
-    if not os.path.lexists(path):
-        return None
-    real, problem = contained(root, relative)
-    if problem is not None:
-        raise InputError(f"{name or path}: {problem.message}")
-    return read_all(real, name or path, limit)
 
 
 def absent_numbers(files: Iterable[str]) -> list[str]:

@@ -12,100 +12,52 @@ excludes, says what was found instead, and still lists the tensors that are soun
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager
 from typing import Any
 
-from ..errors import InputError, NtoolError, SourceNotFound
+from ..errors import InputError
 from . import header_entries, strict_json
-from .regular_file import NotRegular, open_regular
+from .folder import Readable
+from .header import Header, noting_failures
+from .regular_file import open_regular
 from .sniff import what_is
-from .tensor import Problem, Tensor
 
 MAX_HEADER = 100_000_000
 """Default cap of a header in bytes; the safetensors library has the same."""
-MAX_PROBLEMS = 1000
-"""Findings that are listed of one file; a file made to be wrong could have millions."""
 _SNIFFED = 512
 
 
-@dataclass
-class Header:
-    """What the header of one file says.
-
-    Attributes:
-        file: name for records, relative to the checkpoint.
-        tensors: the sound ones, in offset order.
-        unsound: names that the header gives and that are not in `tensors`.
-        metadata: `__metadata__`, strings only.
-        problems: everything wrong with the file.
-        nbytes: size of the file.
-        bytes_read: bytes read of it.
-    """
-
-    file: str
-    tensors: list[Tensor] = field(default_factory=list)
-    unsound: list[str] = field(default_factory=list)
-    metadata: dict[str, str] = field(default_factory=dict)
-    problems: list[Problem] = field(default_factory=list)
-    nbytes: int = 0
-    bytes_read: int = 0
-
-    def broken(self, code: str, message: str, name: str | None = None) -> None:
-        """Note that the file breaks its format; after MAX_PROBLEMS only that there are more."""
-        if len(self.problems) < MAX_PROBLEMS:
-            self.problems.append(Problem(code, message, file=self.file, name=name, malformed=True))
-        elif len(self.problems) == MAX_PROBLEMS:
-            message = f"more problems than the {MAX_PROBLEMS} that are listed"
-            self.problems.append(Problem("more-problems", message, file=self.file, malformed=True))
-
-
 def read_header(path: str, file: str, max_header: int = MAX_HEADER) -> Header:
-    """The header of a local file. Nothing is raised for a bad file: its problems are in the result.
+    """The header of a local file; as `header_of`.
 
     Args:
         path: absolute, links resolved.
         file: name for records and messages.
+    """
+    return header_of(open_regular(path, file), file, max_header)
+
+
+def header_of(
+    opening: AbstractContextManager[Readable], file: str, max_header: int = MAX_HEADER
+) -> Header:
+    """The header of a file. Nothing is raised for a bad one: its problems are in the result.
+
+    Args:
+        opening: the file, not yet open.
+        file: name for records and messages.
         max_header: largest header to read, bytes.
     """
     header = Header(file)
-    try:
-        with open_regular(path, file) as f:
-            header.nbytes = f.nbytes
-            prefix = f.read(0, 8)
-            length = _length(header, prefix, max_header, lambda: f.read(0, _SNIFFED))
-            if length is not None:
-                _fill(header, f.read(8, length), length, lambda: f.read(0, _SNIFFED))
-            header.bytes_read = f.bytes_read
-            if not f.unchanged():
-                header.broken("changed-while-reading", "the file changed while its header was read")
-    except NotRegular as e:
-        header.broken("not-regular-file", _without(e, file))
-    except SourceNotFound as e:
-        header.broken("missing-shard", _without(e, file))
-    except OSError as e:
-        header.broken("unreadable", f"cannot be read: {e.strerror or e}")
+    with noting_failures(header), opening as f:
+        header.nbytes = f.nbytes
+        prefix = f.read(0, 8)
+        length = _length(header, prefix, max_header, lambda: f.read(0, _SNIFFED))
+        if length is not None:
+            _fill(header, f.read(8, length), length, lambda: f.read(0, _SNIFFED))
+        header.bytes_read = f.bytes_read
+        if not f.unchanged():
+            header.broken("changed-while-reading", "the file changed while its header was read")
     return header
-
-
-def parse_header(first: bytes, raw: bytes, nbytes: int, file: str, max_header: int) -> Header:
-    """The same from bytes that were read elsewhere (a range request).
-
-    Args:
-        first: the first 8 bytes of the file, or more.
-        raw: bytes 8 to 8 + N; may be empty when `first` shows that there is no header.
-        nbytes: size of the whole file.
-    """
-    header = Header(file, nbytes=nbytes)
-    start = first + raw[: _SNIFFED - 8] if len(first) == 8 else first
-    length = _length(header, first[:8], max_header, lambda: start)
-    if length is not None:
-        _fill(header, raw, length, lambda: start)
-    return header
-
-
-def _without(error: NtoolError, file: str) -> str:
-    """The message without the file's name, which the record has in a field of its own."""
-    return error.message.removeprefix(f"{file}: ")
 
 
 def _length(header: Header, prefix: bytes, max_header: int, start: Any) -> int | None:

@@ -6,9 +6,12 @@ import math
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..errors import InputError, SourceNotFound
+
+if TYPE_CHECKING:
+    from .folder import Folder
 
 BITS: dict[str, int] = {
     "BOOL": 8, "U8": 8, "I8": 8, "I16": 16, "U16": 16, "I32": 32, "U32": 32, "I64": 64, "U64": 64,
@@ -132,7 +135,8 @@ class Checkpoint:
 
     Attributes:
         source: as the user wrote it.
-        root: absolute folder that `Tensor.file` is relative to.
+        root: absolute folder that `Tensor.file` is relative to; an address for a remote one.
+        folder: the same, to read from.
         revision: commit on the Hub, or None.
         tensors: by name; file order of the index, then offset order in a file. In a package the key
             is COMPONENT/NAME, because two components may hold a tensor of one name.
@@ -152,6 +156,7 @@ class Checkpoint:
 
     source: str
     root: str
+    folder: Folder
     format: str = "safetensors"
     revision: str | None = None
     tensors: dict[str, Tensor] = field(default_factory=dict)
@@ -195,10 +200,10 @@ class Checkpoint:
             InputError: the file ends before the payload does.
         """
         left = tensor.nbytes
-        with open(self.path(tensor.file), "rb") as f:
-            f.seek(tensor.offset)
+        with self.folder.open(tensor.file) as f:
             while left:
-                piece = f.read(min(left, nbytes))
+                at = tensor.offset + tensor.nbytes - left
+                piece = f.read(at, min(left, nbytes))
                 if not piece:
                     raise InputError(
                         f"{tensor.file}: tensor '{tensor.name}': payload ends early, bytes",

@@ -13,7 +13,7 @@ from typing import Any
 
 from onnx import TensorProto
 
-from ..checkpoint.index import read_inside
+from ..checkpoint.paths import read_inside
 from ..checkpoint.tensor import Checkpoint
 from ..checkpoint.writer import (
     DataFile,

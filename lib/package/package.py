@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..checkpoint.index import contained, path_fault
+from ..checkpoint.paths import contained, path_fault
 from ..checkpoint.regular_file import read_file
 from ..checkpoint.strict_json import has_lone_surrogate, load_object, read_object
 from ..errors import InputError, SourceNotFound, Unsupported

@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Callable
 
-from ..checkpoint.index import contained, path_fault
+from ..checkpoint.paths import contained, path_fault
 from ..checkpoint.regular_file import open_regular, read_all
 from ..errors import InputError
 from . import layout

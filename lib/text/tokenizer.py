@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ..checkpoint.index import read_inside
+from ..checkpoint.paths import read_inside
 from ..checkpoint.strict_json import load_object
 from ..errors import InputError, SourceNotFound, Unsupported
 

@@ -36,3 +36,18 @@ def shard(path: Path, *names: str, dtype: str = "F32", shape: tuple[int, ...] = 
 def index(path: Path, weight_map: dict[str, Any], **metadata: Any) -> Path:
     path.write_text(json.dumps({"metadata": metadata, "weight_map": weight_map}))
     return path
+
+
+class InMemory:
+    """A `Readable` of bytes: a file without a file system."""
+
+    def __init__(self, raw: bytes) -> None:
+        self.raw, self.nbytes, self.bytes_read = raw, len(raw), 0
+
+    def read(self, offset: int, count: int) -> bytes:
+        piece = self.raw[offset : offset + count]
+        self.bytes_read += len(piece)
+        return piece
+
+    def unchanged(self) -> bool:
+        return True

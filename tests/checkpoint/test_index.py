@@ -7,14 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from ntool.lib.checkpoint.index import absent_numbers, contained, path_fault, read_index
+from ntool.lib.checkpoint.folder import LocalFolder
+from ntool.lib.checkpoint.index import absent_numbers, read_index
+from ntool.lib.checkpoint.paths import contained, path_fault
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
 def read(path: Path, text: str | bytes) -> tuple[dict[str, str], list[str]]:
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
-    index = read_index(str(path), path.name)
+    index = read_index(LocalFolder(str(path.parent)), path.name)
     assert all(p.file == path.name for p in index.problems)
     return index.weight_map, [p.code for p in index.problems if p.severity == "error"]
 
@@ -24,7 +26,7 @@ def test_sound_index(tmp_path: Path) -> None:
     text = json.dumps({"metadata": {"total_size": 12}, "weight_map": weights})
     path = tmp_path / "model.safetensors.index.json"
     assert read(path, text) == (weights, [])
-    index = read_index(str(path), path.name)
+    index = read_index(LocalFolder(str(path.parent)), path.name)
     assert index.sha256 == hashlib.sha256(text.encode()).hexdigest()
     assert index.files == ["2.safetensors", "1.safetensors", "sub/3.safetensors"]
     assert index.total_size == 12
@@ -61,7 +63,7 @@ def test_sound_entries_stay(tmp_path: Path) -> None:
 def test_odd_total_size_is_a_warning(tmp_path: Path) -> None:
     path = tmp_path / "i.index.json"
     path.write_text('{"weight_map": {}, "metadata": {"total_size": "12"}}')
-    index = read_index(str(path), "i")
+    index = read_index(LocalFolder(str(tmp_path)), path.name)
     assert index.total_size is None
     assert [(p.code, p.severity) for p in index.problems] == [("bad-total-size", "warning")]
 

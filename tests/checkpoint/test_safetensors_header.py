@@ -4,6 +4,7 @@ import json
 import os
 import struct
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -14,19 +15,19 @@ from hypothesis import strategies as st
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from ntool.lib.checkpoint import header_entries, safetensors_header
-from ntool.lib.checkpoint.safetensors_header import Header, parse_header, read_header
+from ntool.lib.checkpoint import header, header_entries
+from ntool.lib.checkpoint.header import Header
+from ntool.lib.checkpoint.safetensors_header import header_of, read_header
 from ntool.lib.checkpoint.tensor import BITS, Tensor
 
-from .header_files import entry, pack, shard, write
+from .header_files import InMemory, entry, pack, shard, write
 
 A = entry("F32", [2], 0, 8)
 B = entry("F32", [2], 8, 16)
 
 
 def read(raw: bytes, max_header: int = 100_000_000) -> Header:
-    length = struct.unpack("<Q", raw[:8])[0] if len(raw) >= 8 else 0
-    return parse_header(raw[:512], raw[8 : 8 + length], len(raw), "f", max_header)
+    return header_of(nullcontext(InMemory(raw)), "f", max_header)
 
 
 def codes(header: Header) -> list[str]:
@@ -207,7 +208,7 @@ def test_cap_on_the_header() -> None:
 def test_millions_of_faults_are_bounded() -> None:
     rows = b",".join(b'"%d":0' % i for i in range(20_000))
     got = read(pack(b"{" + rows + b"}"))
-    assert len(got.problems) == safetensors_header.MAX_PROBLEMS + 1
+    assert len(got.problems) == header.MAX_PROBLEMS + 1
     assert got.problems[-1].code == "more-problems"
 
 

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ntool.lib.checkpoint.folder import LocalFolder
 from ntool.lib.checkpoint.tensor import Checkpoint, Tensor
 from ntool.lib.inspection import write_records
 from ntool.lib.record_formats import JsonLines
@@ -214,7 +215,7 @@ def test_quick_lines_are_what_dumps_writes(rows: list[tuple[str, list[int], str,
     orphans = [n for n, _, _, orphan in rows if orphan]
     out = io.StringIO()
     stream = Stream(JsonLines(out), source="x")
-    write_records(stream, Checkpoint("x", "/", tensors=tensors, orphans=orphans))
+    write_records(stream, Checkpoint("x", "/", LocalFolder("/"), tensors=tensors, orphans=orphans))
     want = [
         dumps({"kind": "tensor", **t.record(), **({"orphan": True} if n in orphans else {})})
         for n, t in tensors.items()

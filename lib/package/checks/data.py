@@ -7,8 +7,9 @@ import os
 from collections.abc import Iterator
 from dataclasses import replace
 
+from ...checkpoint.header import Header
 from ...checkpoint.regular_file import open_regular
-from ...checkpoint.safetensors_header import Header, read_header
+from ...checkpoint.safetensors_header import read_header
 from ...errors import NtoolError
 from .. import sums
 from .external import External, locate

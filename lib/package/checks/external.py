@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from onnx import TensorProto
 
-from ...checkpoint.index import contained, path_fault
+from ...checkpoint.paths import contained, path_fault
 from ...errors import printable
 from .parse import nbytes
 from .subject import Finding, Part, bad, warn

@@ -6,7 +6,7 @@ import json
 import os
 from typing import Any
 
-from ...checkpoint.index import contained
+from ...checkpoint.paths import contained
 from ...checkpoint.regular_file import open_regular
 from ...checkpoint.strict_json import has_lone_surrogate, read_object
 from ...errors import NtoolError, Unsupported

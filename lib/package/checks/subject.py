@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from onnx import ModelProto
 
-from ...checkpoint.index import contained
+from ...checkpoint.paths import contained
 from ...checkpoint.regular_file import read_all
 from ...checkpoint.strict_json import load_object
 from ...errors import InputError, NtoolError, SourceNotFound
