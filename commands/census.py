@@ -1,7 +1,7 @@
 """census: tensors counted, grouped, compared and judged.
 
-Reads: a checkpoint's headers, or `inspect-headers` streams on standard input. Writes: `group`,
-`problem`, `summary`.
+Reads: a checkpoint's headers and FP8 scales, or `inspect-headers` streams on standard input.
+Writes: `group`, `problem`, `file` (for --plot and --repair-index), `summary`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from ..console import console
-from ..options import MaxHeader, Source
+from ..options import Force, MaxHeader, Source
 
 
 def census(
@@ -60,6 +60,19 @@ def census(
             "--allow-missing", metavar="GLOB", help="Tensors that may be absent. Repeatable."
         ),
     ] = None,
+    plot: Annotated[
+        str | None,
+        typer.Option("--plot", metavar="FILE.png", help="Draw the bytes of the first grouping."),
+    ] = None,
+    repair_index: Annotated[
+        str | None,
+        typer.Option(
+            "--repair-index",
+            metavar="FILE",
+            help="Write an index of all tensors that the files hold, orphans included.",
+        ),
+    ] = None,
+    force: Force = False,
     max_header: MaxHeader = 100_000_000,
 ) -> None:
     """Count the tensors of a checkpoint by group and dtype, and say what is wrong with it.
@@ -68,48 +81,38 @@ def census(
     Missing, doubled or differing tensors give exit code 1, malformed files 3.
     """
     from ..lib import census as counting
-    from ..lib import comparison, inspection
-    from ..lib.checkpoint import grouping
-    from ..lib.checkpoint.config import tied
+    from ..lib import comparison, inspection, judgement
+    from ..lib.census_files import NewFiles
     from ..lib.checkpoint.strict_json import no_collector
     from ..lib.checkpoint.tensor import exit_code, first_of
-    from ..lib.families import recognise
 
     if source == against == "-":
         raise typer.BadParameter("only one of SOURCE and --against can be standard input")
+    new_files = NewFiles(source, plot, repair_index, force)
     with no_collector(), console.stream(main="group", source=source) as stream:
         expected = comparison.read_expected(expect) if expect is not None else None
         other = inspection.read(against, max_header) if against is not None else None
         counted = inspection.read(source, max_header)
-        names = frozenset(t.name for t in counted.tensors)
-        family = recognise.recognise(counted.config, names)
-        if groups is not None:
-            keys = [("groups", grouping.by_file(groups, counted.tensors))]
-        else:
-            rules = recognise.group_rules(family), recognise.component_rules(family)
-            wanted = by or (["family"] if family else ["prefix"])
-            keys = [(b, grouping.key_for(b, *rules)) for b in wanted]
-        components, found = recognise.completeness(family, counted.config, names)
-        counted.problems += found
-        summary = counting.summary(
-            counted,
-            tied=tied(counted.config),
-            family=family,
-            components=components,
-            as_dtypes=as_dtype or (),
-        )
+        facts = judgement.judge(counted)
+        rows = [
+            counting.groups(counted.tensors, label, key)
+            for label, key in judgement.keys(facts["family"], by, groups)
+        ]
+        summary = counting.summary(counted, counting.totals(rows[0]), facts, as_dtype or ())
         comparison.allow_missing(counted, allow_missing or ())
-        for label, key in keys:
-            stream.write_all("group", counting.groups(counted.tensors, label, key))
+        for of_key in rows:
+            stream.write_all("group", of_key)
         if other is not None and against is not None:
             counted.problems += [p for p in other.problems if p.malformed]
             counted.problems += comparison.differences(counted.tensors, other.tensors, against)
         if expected is not None:
             counted.problems += comparison.unexpected(summary, expected)
         stream.write_all("problem", (p.record() for p in counted.problems))
+        for record in new_files.write(rows[0], max_header):
+            stream.write("file", **record)
         stream.write("summary", **summary)
         problems = counted.problems
-        del counted, names  # or the collector walks all of it in vain as soon as it is back
+        del counted, other  # or the collector walks all of it in vain as soon as it is back
     warning = first_of(problems, "warning", source)
     if warning is not None:
         console.note(f"warning: {warning}")

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from operator import itemgetter
 from typing import Any
 
+from .checkpoint.folder import Folder
 from .checkpoint.grouping import Key
 from .checkpoint.index import absent_numbers
 from .checkpoint.tensor import BITS, Problem, Tensor
@@ -27,6 +28,7 @@ class Counted:
         files: names of the files that hold them.
         missing, orphans, duplicates: names of tensors.
         absent: {file that the index names and that is not there: tensors it should hold}.
+        folder: where payloads can be read, None for record streams.
     """
 
     tensors: list[Tensor] = field(default_factory=list)
@@ -40,6 +42,7 @@ class Counted:
     index_hash: str | None = None
     config_hash: str | None = None
     index_total_size: int | None = None
+    folder: Folder | None = None
 
 
 class Tally:
@@ -71,22 +74,24 @@ _ALIKE = itemgetter(1, 2, 5)
 """dtype, shape and nbytes of a tensor: 150,000 tensors have a few dozen of these."""
 
 
-def groups(tensors: Iterable[Tensor], by: str, key: Key) -> list[dict[str, Any]]:
+def groups(tensors: Sequence[Tensor], by: str, key: Key) -> list[dict[str, Any]]:
     """Fields of `group` records, one a key, in order of first appearance.
 
     Each tensor is in one group, so the sums of all groups are the totals.
     """
     tallies: dict[str, Tally] = {}
-    for (k, (dtype, shape, nbytes)), n in Counter((key(t), _ALIKE(t)) for t in tensors).items():
+    counts = Counter(zip(key(tensors), map(_ALIKE, tensors), strict=True))
+    for (k, (dtype, shape, nbytes)), n in counts.items():
         tallies.setdefault(k, Tally()).add(dtype, n, n * prod(shape), n * nbytes)
     return [{"by": by, "key": k, **tally.fields()} for k, tally in tallies.items()]
 
 
-def totals(tensors: Iterable[Tensor]) -> dict[str, Any]:
-    """`tensors`, `params`, `nbytes` and `dtypes` of all tensors."""
+def totals(rows: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    """`tensors`, `params`, `nbytes` and `dtypes` of all `groups` of one key together."""
     tally = Tally()
-    for (dtype, shape, nbytes), n in Counter(map(_ALIKE, tensors)).items():
-        tally.add(dtype, n, n * prod(shape), n * nbytes)
+    for row in rows:
+        for dtype, counts in row["dtypes"].items():
+            tally.add(dtype, *counts.values())
     return tally.fields()
 
 
@@ -120,28 +125,31 @@ def estimate(tensors: Iterable[Tensor], dtype: str) -> int:
 
 def summary(
     counted: Counted,
-    *,
-    tied: bool | None,
-    family: str | None,
-    components: dict[str, bool] | None,
+    totals: dict[str, Any],
+    facts: dict[str, Any],
     as_dtypes: Iterable[str] = (),
 ) -> dict[str, Any]:
-    """Fields of the `summary` record."""
+    """Fields of the `summary` record.
+
+    Args:
+        totals: of `groups`, by any key.
+        facts: of `judgement.judge`.
+    """
     return {
-        **totals(counted.tensors),
+        **totals,
         "files": len(counted.files),
         "files_absent_from_numbering": absent_numbers(counted.files),
         "missing": counted.missing,
         "orphans": counted.orphans,
         "duplicates": counted.duplicates,
-        "tied": tied,
+        "tied": facts["tied"],
         "schema_hash": schema_hash(counted.tensors),
         "index_hash": counted.index_hash,
         "config_hash": counted.config_hash,
-        "family": family,
-        "components": components,
+        "family": facts["family"],
+        "components": facts["components"],
         "expert_layout": None,
-        "quantization": None,
+        "quantization": facts["quantization"],
         "index_total_size": counted.index_total_size,
         "estimate": {d: estimate(counted.tensors, d) for d in as_dtypes},
     }

@@ -42,6 +42,26 @@ def differences(ours: Iterable[Tensor], theirs: Iterable[Tensor], other: str) ->
     for name in old:
         if name not in new:
             yield Problem("tensor-removed", f"in {other}, but not here", name=name)
+    for is_now, was_then in renames(
+        [t for n, t in new.items() if n not in old], [t for n, t in old.items() if n not in new]
+    ):
+        message = f"a guess: '{was_then}' of {other}, by dtype, shape and order"
+        yield Problem("rename-guess", message, severity="info", name=is_now)
+
+
+def renames(added: Iterable[Tensor], removed: Iterable[Tensor]) -> Iterator[tuple[str, str]]:
+    """Pairs (new name, old name) that may be one tensor: guesses.
+
+    Where as many tensors of a dtype and shape came as went, they are paired in their order, which
+    a renamed prefix keeps. Where the numbers differ, nothing is guessed.
+    """
+    kinds: dict[tuple[str, tuple[int, ...]], tuple[list[str], list[str]]] = {}
+    for side, tensors in enumerate((added, removed)):
+        for t in tensors:
+            kinds.setdefault((t.dtype, t.shape), ([], []))[side].append(t.name)
+    for came, went in kinds.values():
+        if len(came) == len(went):
+            yield from zip(came, went, strict=True)
 
 
 def read_expected(path: str) -> dict[str, Any]:

@@ -8,8 +8,14 @@ from typing import Any
 
 from ..errors import InputError, Unsupported
 
-MODULES: dict[str, str] = {"neo_chat": "neo_chat"}
+MODULES: dict[str, str] = {
+    "neo_chat": "neo_chat",
+    "qwen4_exp": "qwen4_exp",
+    "qwen4_exp_text": "qwen4_exp",
+}
 """`model_type` of config.json -> folder. Only the folder asked for is imported."""
+EXPORTED = ("neo_chat",)
+"""Families whose graphs ntool builds. The others are recognised, counted and checked."""
 
 
 def find(config: dict[str, Any], where: str = "config.json") -> ModuleType:
@@ -24,6 +30,11 @@ def find(config: dict[str, Any], where: str = "config.json") -> ModuleType:
         raise InputError(f"{where}: 'model_type'", found=model_type, expected="a string")
     if model_type not in MODULES:
         raise Unsupported(
-            f"{where}: model_type", found=repr(model_type), expected=" or ".join(sorted(MODULES))
+            f"{where}: model_type", found=repr(model_type), expected=" or ".join(EXPORTED)
+        )
+    if MODULES[model_type] not in EXPORTED:
+        raise Unsupported(
+            f"{where}: model_type '{model_type}' is counted, but its graphs are not built yet",
+            expected=" or ".join(EXPORTED),
         )
     return import_module(f".{MODULES[model_type]}", package=__package__)

@@ -16,16 +16,16 @@ from . import MODULES
 
 
 def recognise(config: dict[str, Any], names: Collection[str]) -> str | None:
-    """The `model_type` of the family: from the config, else from names that only this family has.
+    """Name of the family: from the config, else from names that only this family has.
 
     Args:
         names: all tensor names.
     """
     model_type = config.get("model_type")
     if isinstance(model_type, str):
-        return model_type if model_type in MODULES else None
-    for family in MODULES:
-        if set(_module(family, "groups").SIGNATURE).issubset(names):
+        return MODULES.get(model_type)
+    for family in dict.fromkeys(MODULES.values()):
+        if _module(family, "groups").signed(names):
             return family
     return None
 
@@ -41,7 +41,7 @@ def component_rules(family: str | None) -> list[tuple[str, str]] | None:
 
 
 def completeness(
-    family: str | None, config: dict[str, Any], names: Collection[str]
+    family: str | None, config: dict[str, Any], names: frozenset[str]
 ) -> tuple[dict[str, bool] | None, list[Problem]]:
     """For each component whether every tensor that the config demands is there.
 
@@ -51,12 +51,11 @@ def completeness(
     if not family or not config:
         return None, []
     try:
-        demanded = _module(family, "inventory").expected(config)
+        return _module(family, "inventory").complete(config, names), []
     except InputError as e:
         message = f"components not judged: {e.message}"
         return None, [Problem("config-value", message, severity="info", file="config.json")]
-    return {c: all(name in names for name in shapes) for c, shapes in demanded.items()}, []
 
 
 def _module(family: str, name: str) -> Any:
-    return import_module(f".{MODULES[family]}.{name}", package=__package__)
+    return import_module(f".{family}.{name}", package=__package__)

@@ -7,6 +7,8 @@ output head with the understanding branch; other tables of the same model do not
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 GROUPS: tuple[tuple[str, str], ...] = (
     ("generation", r"_mot_gen"),
     ("fm_modules", r"^fm_modules\."),
@@ -27,3 +29,8 @@ SIGNATURE: tuple[str, ...] = (
     "language_model.model.norm_mot_gen.weight",
 )
 """Names that every checkpoint of the family has and no other known one."""
+
+
+def signed(names: Collection[str]) -> bool:
+    """Whether the names are those of this family."""
+    return all(name in names for name in SIGNATURE)

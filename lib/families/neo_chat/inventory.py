@@ -9,13 +9,12 @@ from __future__ import annotations
 from typing import Any
 
 from ...errors import InputError
+from ..values import Values
 
 Shape = tuple[int | None, ...]
 Inventory = dict[str, dict[str, Shape]]
 
 COMPONENTS = ("vision_encoder", "embedding", "decoder", "image_gen_embedding", "image_gen_denoiser")
-MAX_COUNT = 1_000_000
-"""Largest value of a size that is believed; far above any model, small enough to fail quickly."""
 MAX_TENSORS = 2_000_000
 """Most names that a config may demand."""
 SINUSOID = 256
@@ -33,7 +32,7 @@ def expected(config: dict[str, Any], where: str = "config.json") -> Inventory:
     Raises:
         InputError: a value is missing or impossible; the message names it.
     """
-    top = _Values(config, where)
+    top = Values(config, where)
     llm, vision = top.inner("llm_config"), top.inner("vision_config")
     out: Inventory = {component: {} for component in COMPONENTS}
     hidden = llm.size("hidden_size")
@@ -54,42 +53,6 @@ def expected(config: dict[str, Any], where: str = "config.json") -> Inventory:
     return out
 
 
-class _Values:
-    """Values of one JSON object of the config, checked as they are asked for."""
-
-    def __init__(self, values: dict[str, Any], where: str) -> None:
-        self.values, self.where = values, where
-
-    def inner(self, key: str) -> _Values:
-        value = self.values.get(key)
-        if not isinstance(value, dict):
-            found = "none" if value is None else type(value).__name__
-            raise InputError(f"{self.where}: '{key}'", found=found, expected="an object")
-        return _Values(value, f"{self.where}: {key}")
-
-    def size(self, key: str, default: int | None = None, lowest: int = 1) -> int:
-        value = self.values.get(key)
-        value = default if value is None else value
-        if (
-            isinstance(value, list) and len(value) == 1
-        ):  # a re-saved config may hold one-element lists
-            value = value[0]
-        if type(value) is not int or not lowest <= value <= MAX_COUNT:
-            expected = f"an integer from {lowest} to {MAX_COUNT}"
-            found = "none" if value is None else repr(value)[:40]
-            raise InputError(f"{self.where}: '{key}'", found=found, expected=expected)
-        return value
-
-    def flag(self, key: str, default: bool) -> bool:
-        value = self.values.get(key)
-        value = default if value is None else value
-        if not isinstance(value, bool):
-            raise InputError(
-                f"{self.where}: '{key}'", found=repr(value)[:40], expected="true or false"
-            )
-        return value
-
-
 def _merge(ratio: Any, where: str) -> int:
     """Side of the square of patches that becomes one token: 1 / downsample_ratio."""
     if isinstance(ratio, list) and len(ratio) == 1:
@@ -104,7 +67,7 @@ def _merge(ratio: Any, where: str) -> int:
 
 
 def _tower(
-    out: dict[str, Shape], prefix: str, vision: _Values, hidden: int, patch: int, merge: int
+    out: dict[str, Shape], prefix: str, vision: Values, hidden: int, patch: int, merge: int
 ) -> None:
     width = vision.size("hidden_size", 1024)
     channels = vision.size("num_channels", 3)
@@ -137,6 +100,15 @@ def _head(out: dict[str, Shape], convolution: bool, hidden: int, face: int) -> N
         out[f"{at}.2.bias"] = (3 * face * face,)
 
 
+def complete(config: dict[str, Any], names: frozenset[str]) -> dict[str, bool]:
+    """For each component whether every tensor that the config demands is there.
+
+    Raises:
+        InputError: as `expected`.
+    """
+    return {c: all(name in names for name in shapes) for c, shapes in expected(config).items()}
+
+
 def is_moe(llm: dict[str, Any]) -> bool:
     """Whether the backbone has experts: by its type or architectures, not by `num_experts`."""
     architectures = llm.get("architectures")
@@ -146,7 +118,7 @@ def is_moe(llm: dict[str, Any]) -> bool:
     )
 
 
-def _backbone(out: Inventory, top: _Values, llm: _Values, hidden: int) -> None:
+def _backbone(out: Inventory, top: Values, llm: Values, hidden: int) -> None:
     vocabulary = llm.size("vocab_size")
     layers = llm.size("num_hidden_layers")
     tied = llm.flag("tie_word_embeddings", top.flag("tie_word_embeddings", False))
@@ -181,7 +153,7 @@ def _backbone(out: Inventory, top: _Values, llm: _Values, hidden: int) -> None:
                 _dense(tensors, mlp, llm.size("intermediate_size"), hidden)
 
 
-def _attention(out: dict[str, Shape], at: str, suffix: str, llm: _Values, hidden: int) -> None:
+def _attention(out: dict[str, Shape], at: str, suffix: str, llm: Values, hidden: int) -> None:
     heads, kv_heads = llm.size("num_attention_heads"), llm.size("num_key_value_heads")
     width = llm.size("head_dim")
     rows = {"q": heads * width, "k": kv_heads * width, "v": kv_heads * width, "o": hidden}
@@ -194,7 +166,7 @@ def _attention(out: dict[str, Shape], at: str, suffix: str, llm: _Values, hidden
         out[f"{at}.{norm}{suffix}.weight"] = (width // 2,)
 
 
-def _sparse(llm: _Values, layer: int) -> bool:
+def _sparse(llm: Values, layer: int) -> bool:
     """Whether the understanding side of a layer has experts; the generation side always has."""
     only = llm.values.get("mlp_only_layers") or []
     if not isinstance(only, list):
@@ -210,7 +182,7 @@ def _dense(out: dict[str, Shape], at: str, width: int, hidden: int) -> None:
     out[f"{at}.down_proj.weight"] = (hidden, width)
 
 
-def _experts(out: dict[str, Shape], at: str, llm: _Values, hidden: int, generation: bool) -> None:
+def _experts(out: dict[str, Shape], at: str, llm: Values, hidden: int, generation: bool) -> None:
     experts, width = llm.size("num_experts"), llm.size("moe_intermediate_size")
     if generation:  # each value falls back to that of the understanding side
         experts = llm.size("gen_num_experts", experts)

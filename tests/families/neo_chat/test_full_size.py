@@ -21,6 +21,8 @@ import pytest
 
 from ntool.lib.families.neo_chat.inventory import expected
 
+from ...sparse_files import write_shard
+
 DATA = Path(__file__).parents[2] / "data" / "census"
 ITEM = {"BF16": 2, "F32": 4}
 Row = tuple[str, str, list[int]]
@@ -147,19 +149,6 @@ def tensors_of(member: str, config: dict[str, Any]) -> dict[str, list[Row]]:
         kind = "moemodel" if ".experts." in name else "model"
         files[f"{kind}-{k:05d}-of-00016.safetensors"].append(row)
     return files
-
-
-def write_shard(path: Path, rows: list[Row]) -> None:
-    """A real header, and a hole where the payload would be."""
-    at, header = 0, {}
-    for name, dtype, shape in rows:
-        end = at + ITEM[dtype] * math.prod(shape)
-        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [at, end]}
-        at = end
-    text = json.dumps(header).encode()
-    with open(path, "wb") as f:
-        f.write(struct.pack("<Q", len(text)) + text)
-        f.truncate(8 + len(text) + at)
 
 
 def write_member(member: str, folder: Path, change: Change = lambda rows: rows) -> None:

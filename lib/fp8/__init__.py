@@ -1,0 +1,1 @@
+"""FP8 checkpoints: which scale belongs to which weight, and what is wrong with a pair."""

@@ -1,0 +1,139 @@
+"""The values of scales: none may be infinite or no number. Standard library only.
+
+Scales are a few bytes for each 16,384 codes. Those of a file lie close together, so that few reads
+fetch all of them.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from array import array
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from operator import attrgetter, itemgetter
+
+from ..checkpoint.folder import Folder
+from ..checkpoint.tensor import Problem, Tensor
+
+GAP = 1 << 16
+"""Bytes between two scales that are read along rather than skipped."""
+PIECE = 1 << 22
+"""Most bytes of one read, unless one scale is larger."""
+_DTYPE, _NBYTES = itemgetter(1), itemgetter(5)
+_FLOATS = ("BF16", "F16", "F32")
+
+
+@dataclass
+class Values:
+    """What was found in the scales that were read.
+
+    Attributes:
+        checked: number of scales.
+        non_finite, negative, zero: numbers of scales that have such a value.
+    """
+
+    checked: int = 0
+    non_finite: int = 0
+    negative: int = 0
+    zero: int = 0
+
+
+def check(
+    folder: Folder, scales: Iterable[Tensor], limit: int = 100
+) -> tuple[Values, list[Problem]]:
+    """Read all scales and look for values that no scale has.
+
+    Args:
+        limit: findings of a kind that are listed.
+    Raises:
+        NotReadable: a file cannot be opened.
+    """
+    values, problems = Values(), []
+    by_file: dict[str, list[Tensor]] = {}
+    for t in scales:
+        by_file.setdefault(t.file, []).append(t)
+    for file, group in by_file.items():
+        group.sort(key=attrgetter("offset"))
+        with folder.open(file) as f:
+            for run in _runs(group):
+                start = run[0].offset
+                end = run[-1].offset + run[-1].nbytes
+                raw = f.read(start, end - start)
+                values.checked += len(run)
+                dtypes = set(map(_DTYPE, run))
+                one = dtypes.pop() if len(dtypes) == 1 else ""
+                if len(raw) == sum(map(_NBYTES, run)) and _sound(one, raw):
+                    continue
+                if one in _FLOATS and not raw.strip(b"\0"):
+                    values.zero += len(run)
+                    continue
+                for t in run:
+                    piece = raw[t.offset - start : t.offset - start + t.nbytes]
+                    if _sound(t.dtype, piece):
+                        continue
+                    found = _found(t.dtype, piece)
+                    if found is None:
+                        continue
+                    what, severity, text = found
+                    count = getattr(values, what) + 1
+                    setattr(values, what, count)
+                    if count <= limit and severity:
+                        problems.append(Problem("bad-scale", text, severity, t.file, t.name))
+    return values, problems
+
+
+def _runs(scales: list[Tensor]) -> Iterator[list[Tensor]]:
+    """Scales in offset order, cut where the gap or the whole becomes too large to read at once."""
+    run: list[Tensor] = []
+    for t in scales:
+        if run and (
+            t.offset - (run[-1].offset + run[-1].nbytes) > GAP
+            or t.offset + t.nbytes - run[0].offset > PIECE
+        ):
+            yield run
+            run = []
+        run.append(t)
+    if run:
+        yield run
+
+
+def _sound(dtype: str, raw: bytes) -> bool:
+    """A quick look: certainly positive and finite. BF16 and F32 end in sign and exponent."""
+    if dtype == "BF16":
+        high = raw[1::2]
+    elif dtype == "F32":
+        high = raw[3::4]
+    else:
+        return False
+    return high.isascii() and b"\x7f" not in high and b"\0" not in high
+
+
+def numbers(dtype: str, raw: bytes) -> Iterable[float]:
+    """The values of a scale tensor.
+
+    Args:
+        dtype: BF16, F16, F32, or F8_E8M0 or U8, whose bytes are exponents: 2^(byte - 127), 255 is
+            no number.
+    """
+    if dtype == "F32":
+        return struct.unpack(f"<{len(raw) // 4}f", raw)
+    if dtype == "F16":
+        return struct.unpack(f"<{len(raw) // 2}e", raw)
+    if dtype == "BF16":
+        wide = bytearray(2 * len(raw))
+        wide[2::4], wide[3::4] = raw[0::2], raw[1::2]
+        return struct.unpack(f"<{len(raw) // 2}f", wide)
+    return [math.nan if b == 255 else 2.0 ** (b - 127) for b in raw]
+
+
+def _found(dtype: str, raw: bytes) -> tuple[str, str, str] | None:
+    """(counter, severity or "", message) of the worst value, None where all are sound."""
+    values = array("d", numbers(dtype, raw))
+    for i, v in enumerate(values):
+        if not math.isfinite(v):
+            return "non_finite", "error", f"scale {i}: found {v}, expected a finite number"
+    for i, v in enumerate(values):
+        if v < 0:
+            return "negative", "warning", f"scale {i}: found {v}, expected a positive number"
+    return ("zero", "", "") if 0.0 in values else None

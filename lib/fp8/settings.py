@@ -1,0 +1,107 @@
+"""What a config says of quantisation: method, block size, modules left alone."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..checkpoint.tensor import Problem
+
+MAX_SIDE = 1 << 20
+"""Largest side of a block that is believed."""
+_KEYS = ("quantization_config", "compression_config")
+_SKIP = ("modules_to_not_convert", "ignored_layers", "ignore")
+_PATTERN = re.compile(r"re:|[*?\[\]()^$|\\]")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The part of a config that scales are judged by.
+
+    Attributes:
+        method: `quant_method`, or None without one.
+        block: rows and columns of a block of `[out, in]` weights, or None: not in blocks.
+        skip: names of modules that stay as they are, in order.
+        patterns: entries of the list that are expressions, not names.
+        listed: whether the config has such a list.
+        problems: values that make no sense.
+    """
+
+    method: str | None = None
+    block: tuple[int, int] | None = None
+    skip: list[str] = field(default_factory=list)
+    patterns: list[str] = field(default_factory=list)
+    listed: bool = False
+    problems: list[Problem] = field(default_factory=list)
+
+
+def read_settings(config: dict[str, Any]) -> Settings:
+    """The quantisation settings of a config, of its own or of a nested one."""
+    for values in _candidates(config):
+        problems: list[Problem] = []
+        method = values.get("quant_method")
+        block = _block(values, problems)
+        names = next((values[k] for k in _SKIP if values.get(k) is not None), None)
+        skip, patterns = _names(names, problems)
+        return Settings(
+            method if isinstance(method, str) else None,
+            block,
+            skip,
+            patterns,
+            names is not None,
+            problems,
+        )
+    return Settings()
+
+
+def _candidates(config: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    nested = [v for k, v in config.items() if k.endswith("_config") and k not in _KEYS]
+    for level in (config, *nested):
+        if isinstance(level, dict):
+            for key in _KEYS:
+                if isinstance(level.get(key), dict):
+                    yield level[key]
+
+
+def _block(values: dict[str, Any], problems: list[Problem]) -> tuple[int, int] | None:
+    given = values.get("weight_block_size")
+    if given is None:
+        given = _block_structure(values.get("config_groups"))
+    if given is None:
+        return None
+    sound = (
+        isinstance(given, list)
+        and len(given) == 2
+        and all(type(n) is int and 0 < n <= MAX_SIDE for n in given)
+    )
+    if sound:
+        return given[0], given[1]
+    message = f"weight_block_size: found {str(given)[:60]}, expected two positive numbers"
+    problems.append(Problem("bad-block", message, file="config.json"))
+    return None
+
+
+def _block_structure(groups: Any) -> Any:
+    """The block of compressed-tensors: `config_groups.*.weights.block_structure`."""
+    for group in groups.values() if isinstance(groups, dict) else ():
+        weights = group.get("weights") if isinstance(group, dict) else None
+        structure = weights.get("block_structure") if isinstance(weights, dict) else None
+        if isinstance(structure, str) and re.fullmatch(r"[0-9]{1,7}x[0-9]{1,7}", structure):
+            return [int(n) for n in structure.split("x")]
+        if structure is not None:
+            return structure
+    return None
+
+
+def _names(names: Any, problems: list[Problem]) -> tuple[list[str], list[str]]:
+    if names is None:
+        return [], []
+    if not isinstance(names, list) or not all(isinstance(n, str) for n in names):
+        message = f"modules_to_not_convert: found {str(names)[:60]}, expected a list of names"
+        problems.append(Problem("bad-skip-list", message, file="config.json"))
+        return [], []
+    patterns = [n for n in names if _PATTERN.search(n)]
+    held = set(patterns)
+    return [n for n in dict.fromkeys(names) if n not in held], patterns
