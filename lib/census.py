@@ -148,7 +148,7 @@ def summary(
         "config_hash": counted.config_hash,
         "family": facts["family"],
         "components": facts["components"],
-        "expert_layout": None,
+        "expert_layout": facts["expert_layout"],
         "quantization": facts["quantization"],
         "index_total_size": counted.index_total_size,
         "estimate": {d: estimate(counted.tensors, d) for d in as_dtypes},

@@ -17,6 +17,7 @@ from .checkpoint.safetensors_header import MAX_HEADER
 from .checkpoint.source import open_checkpoint
 from .checkpoint.tensor import BITS, Checkpoint, Problem, Tensor
 from .errors import InputError
+from .experts.detect import detect_checkpoint
 from .records import Stream, dumps
 from .records import read as records_of_stream
 
@@ -40,7 +41,7 @@ def write_records(
     exclude: Sequence[str] | None = None,
     full: bool = False,
 ) -> None:
-    """Write the records of a checkpoint: config, files, tensors, metadata, problems.
+    """Write the records of a checkpoint: config, files, tensors, metadata, expert groups, problems.
 
     Args:
         include, exclude: patterns of tensor names.
@@ -64,6 +65,9 @@ def write_records(
     for file, pairs in checkpoint.metadata.items():
         for key, value in pairs.items():
             stream.write("metadata", file=file, key=key, value=value)
+    experts = detect_checkpoint(checkpoint)
+    stream.write_all("expert-group", experts.records())
+    checkpoint.problems += experts.as_problems(index=False)
     stream.write_all("problem", (p.record() for p in checkpoint.problems))
 
 

@@ -1,4 +1,4 @@
-"""What a census says beyond counts: family, completeness, quantisation."""
+"""What a census says beyond counts: family, completeness, layout of experts, quantisation."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from typing import Any
 from .census import Counted
 from .checkpoint import grouping
 from .checkpoint.config import tied
+from .checkpoint.tensor import Problem
+from .experts.detect import detect
 from .families import recognise
 from .fp8.preflight import preflight
 
@@ -15,20 +17,30 @@ def judge(counted: Counted) -> dict[str, Any]:
     """Fields of a summary that need more than counting; what is wrong goes to `counted.problems`.
 
     Returns:
-        tied, family, components, quantization (docs/census.md).
+        tied, family, components, expert_layout, quantization (docs/census.md).
     """
     names = frozenset(t.name for t in counted.tensors)
     family = recognise.recognise(counted.config, names)
     components, found = recognise.completeness(family, counted.config, names)
     counted.problems += found
+    experts = detect(counted.tensors, counted.config)
     quantization, found = preflight(counted.tensors, names, counted.config, counted.folder)
-    counted.problems += found
+    _add(counted, found)
+    _add(counted, experts.as_problems(index=False))
     return {
         "tied": tied(counted.config),
         "family": family,
         "components": components,
+        "expert_layout": experts.summary(),
         "quantization": quantization,
     }
+
+
+def _add(counted: Counted, found: list[Problem]) -> None:
+    """Add what is not told yet: a stream brings the findings of its writer along, and a scale of an
+    expert is a finding about experts and about FP8."""
+    told = {(p.code, p.name or p.message) for p in counted.problems}
+    counted.problems += [p for p in found if (p.code, p.name or p.message) not in told]
 
 
 def keys(

@@ -172,6 +172,7 @@ class SafetensorsSet:
                 named[name] = place
 
     def _duplicates(self) -> None:
+        self.checkpoint.doubled = self._homes
         for name, files in self._homes.items():
             message = f"in {len(files)} files: found {' and '.join(files)}, expected one"
             self.checkpoint.problems.append(

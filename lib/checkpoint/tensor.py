@@ -148,6 +148,7 @@ class Checkpoint:
         absent: {file that the index names and that is not there: names of the tensors it should
             hold}.
         orphans: names that headers have and the index does not give.
+        doubled: {name that several files hold: those files, as they were read}.
         config, generation_config: `config.json`, `generation_config.json`, or {} without one.
         requested_revision: as the user wrote it, or None.
         index_hash, config_hash: SHA-256 (hex) of the bytes of the index and config file, or None.
@@ -170,6 +171,7 @@ class Checkpoint:
     missing: list[str] = field(default_factory=list)
     orphans: list[str] = field(default_factory=list)
     absent: dict[str, list[str]] = field(default_factory=dict)
+    doubled: dict[str, list[str]] = field(default_factory=dict)
     index_hash: str | None = None
     config_hash: str | None = None
     bytes_read: int = 0

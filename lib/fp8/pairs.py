@@ -137,9 +137,8 @@ def _judge(
         same = [i for i, k in enumerate(kinds) if k == kind]
         for code, severity, message in found:
             for i in same[:_MAX_LISTED]:
-                out.problems.append(
-                    Problem(code, message, severity, weights[i].file, weights[i].name)
-                )
+                at = weights[i] if code == "fp8-dtype" else scales[i]
+                out.problems.append(Problem(code, message, severity, at.file, at.name))
             _more(out, code, len(same))
 
 
@@ -159,7 +158,7 @@ def _verdict(
         message = f"dtype: found {dtype}, expected F8_E4M3 or F8_E5M2: the codes mean other values"
         found.append(("fp8-dtype", "error", message))
     if scale_dtype not in SCALE_DTYPES:
-        message = f"dtype of its scale: found {scale_dtype}, expected BF16, F16, F32 or F8_E8M0"
+        message = f"dtype of a scale: found {scale_dtype}, expected BF16, F16, F32 or F8_E8M0"
         found.append(("scale-dtype", "error", message))
     if math.prod(grid) == 1:
         want = expected_grid(shape, block)
@@ -174,7 +173,7 @@ def _verdict(
     if block is not None and want is not None:
         if grid == want:
             return "block", found
-        message = f"scale grid of {list(shape)}: found {list(grid)}, expected {list(want)}"
+        message = f"scale grid of a {list(shape)} weight: found {list(grid)}, expected {list(want)}"
         message += f" for blocks of {block[0]}x{block[1]}"
         found.append(("scale-grid", "error", message))
         return "block", found
@@ -183,7 +182,7 @@ def _verdict(
     if len(shape) >= 2 and grid in (shape[:-1], (*shape[:-1], 1)):
         return "channel", found
     message = (
-        f"scale grid of {list(shape)}: found {list(grid)}, expected one scale, one for each row, "
+        f"scale grid of a {list(shape)} weight: found {list(grid)}, expected one scale, one a row, "
         "or weight_block_size in the config"
     )
     found.append(("scale-grid", "error", message))

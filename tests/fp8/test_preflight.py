@@ -49,9 +49,7 @@ def test_no_quantisation_has_no_field() -> None:
         (["re:lm_.*"], [], 0, None),
     ],
 )
-def test_skip_list(
-    skip: list[str], codes: list[str], resolved: int, unlisted: int | None
-) -> None:
+def test_skip_list(skip: list[str], codes: list[str], resolved: int, unlisted: int | None) -> None:
     fields, found = flight(checkpoint(W), skip)
     assert found == codes
     assert fields["skip_list"]["resolved"] == resolved

@@ -5,9 +5,7 @@ from __future__ import annotations
 
 import gzip
 import json
-import math
 import re
-import struct
 import subprocess
 import sys
 import time

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from ntool.lib.errors import InputError, Unsupported
 from ntool.lib.families import find, recognise
 from ntool.lib.families.qwen4_exp import groups, inventory
-from ntool.lib.errors import InputError, Unsupported
 
 from ...sparse_files import CENSUS, fp8_listing
 
@@ -133,5 +133,3 @@ def test_rules_look_at_no_digit(rules: tuple[tuple[str, str], ...]) -> None:
 def test_export_is_refused_by_name() -> None:
     with pytest.raises(Unsupported, match="qwen4_exp"):
         find(CONFIG)
-
-
