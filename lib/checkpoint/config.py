@@ -19,7 +19,7 @@ _LAYOUT = re.compile(
     r"""architectures | model_type | (?:torch_)?dtype | template | tie_word_embeddings
     | .*(?:_|^)(?:size|dim|dims|heads|layers|channels|rank|width|ratio|step|interval)(?:_.*)?
     | (?:.*_)?(?:num|n)_.+ | .*experts.* | .*_bias | use_.+ | add_.+ | hidden_act | .*rope.*
-    | layer_types | .*_pattern""",
+    | layer_types | .*_pattern | .*_ids | .*_parts | .*_count | .*_lowrank | depth | d_model""",
     re.VERBOSE,
 )
 _WHOLE = ("quantization_config", "compression_config")

@@ -44,6 +44,8 @@ def read_settings(config: dict[str, Any]) -> Settings:
         method = values.get("quant_method")
         block = _block(values, problems)
         names = next((values[k] for k in _SKIP if values.get(k) is not None), None)
+        if isinstance(names, dict) and names.get("type") == "list":
+            names = None  # a record stream tells length and head of long lists: nothing to judge
         skip, patterns = _names(names, problems)
         return Settings(
             method if isinstance(method, str) else None,
