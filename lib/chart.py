@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import warnings
 from typing import Any, BinaryIO
 
 from .errors import EnvironmentProblem, printable, shorten
@@ -56,6 +58,8 @@ def draw(groups: list[dict[str, Any]], by: str, title: str, out: BinaryIO) -> No
         by: what they are grouped by.
         title: the name of the checkpoint.
     """
+    # it tells of building its font cache, once, as a warning
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -63,7 +67,7 @@ def draw(groups: list[dict[str, Any]], by: str, title: str, out: BinaryIO) -> No
     dtypes = sorted({d for _, parts, _ in rows for d in parts})
     total = sum(sum(parts.values()) for _, parts, _ in rows)
     unit, name = _unit(max((sum(parts.values()) for _, parts, _ in rows), default=0))
-    size = (WIDTH, MARGIN + ROW * max(len(rows), 2))
+    size = (WIDTH, MARGIN + ROW * max(len(rows), len(dtypes) / 2, 2))
     figure = Figure(figsize=size, dpi=DPI, layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
@@ -87,7 +91,10 @@ def draw(groups: list[dict[str, Any]], by: str, title: str, out: BinaryIO) -> No
     axes.set_title(f"{_label(title, 60)} by {by}: {_tensors(count)}, {_size(total)}", fontsize=11)
     if dtypes:
         axes.legend(loc="lower right", fontsize=9, frameon=False)
-    figure.savefig(out, format="png", metadata={"Software": None})
+    with warnings.catch_warnings():
+        # a name in a script that the font lacks is drawn as boxes; the records have it whole
+        warnings.filterwarnings("ignore", message="Glyph")
+        figure.savefig(out, format="png", metadata={"Software": None})
 
 
 _COLORS = (
@@ -99,6 +106,7 @@ _COLORS = (
 
 def _label(text: str, length: int = 38) -> str:
     """A name as it is: a dollar sign begins no formula, a control character draws nothing odd."""
+    length = length if text.isascii() else length // 2  # characters of other scripts may be wide
     return shorten(printable(text), length).replace("$", r"\$") or "(none)"
 
 

@@ -377,3 +377,24 @@ def test_a_record_whose_bytes_are_not_those_of_its_shape(tmp_path: Path) -> None
     assert counted_records([row | {"dtype": "Q4_K", "nbytes": 9}]).tensors[0].nbytes == 9
     with pytest.raises(InputError, match=r"'a': 'nbytes': found 0, expected 24 for F32 \[2, 3\]"):
         counted_records([row | {"nbytes": 0}])
+
+
+def test_renames_are_guessed_and_marked(tmp_path: Path) -> None:
+    """A renamed prefix keeps dtype, shape and order; where numbers differ, nothing is guessed."""
+    was, now = tmp_path / "was.safetensors", tmp_path / "now.safetensors"
+    same = ("x", "F32", [4])
+    write(was, [same, ("m.0.w", "F32", [2]), ("m.1.w", "F32", [2]), ("gone", "F32", [3])])
+    rows = [same, ("t.0.w", "F32", [2]), ("t.1.w", "F32", [2])]
+    write(now, [*rows, ("new", "F32", [3]), ("more", "F32", [3])])
+    done = ntool("census", str(now), "--against", str(was))
+    assert done.returncode == 1
+    problems = kinds(done.stdout)["problem"]
+    codes = [(p["code"], p["name"]) for p in problems if p["severity"] == "error"]
+    assert codes == [
+        *(("tensor-added", n) for n in ("t.0.w", "t.1.w", "new", "more")),
+        *(("tensor-removed", n) for n in ("m.0.w", "m.1.w", "gone")),
+    ]
+    guesses = [p for p in problems if p["code"] == "rename-guess"]
+    assert [(p["name"], p["severity"]) for p in guesses] == [("t.0.w", "info"), ("t.1.w", "info")]
+    assert all("a guess" in p["message"] for p in guesses)
+    assert "'m.0.w'" in guesses[0]["message"] and "'m.1.w'" in guesses[1]["message"]
