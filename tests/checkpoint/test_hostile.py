@@ -18,6 +18,7 @@ FORMATS = ("safetensors", "index", "config", "fp8")
 ALL = json.loads((DATA / "manifest.json").read_text())["cases"]
 CASES = [c for c in ALL if c["format"] in FORMATS]
 COMMANDS = ("inspect-headers", "census")
+AUDITED = str(Path(__file__).parents[1] / "audited.py")
 
 
 @pytest.fixture(scope="module")
@@ -28,25 +29,32 @@ def cases(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "cases"
 
 
-def run(command: str, source: str, folder: Path) -> tuple[int, list[dict[str, Any]], str]:
-    """Exit code, records, and all output of one run, after the checks that every case shares."""
+def run(
+    command: str, source: str, folder: Path, inside: Path
+) -> tuple[int, list[dict[str, Any]], str]:
+    """Exit code, records, and all output of one run, after the checks that every case shares:
+    under ten seconds and half a gigabyte, nothing opened outside the case, nothing executed."""
     started = time.monotonic()
     done = subprocess.run(
-        [sys.executable, "-m", "ntool", command, source, "--format", "jsonl"],
+        [sys.executable, AUDITED, str(inside), command, source, "--format", "jsonl"],
         cwd=folder,
         capture_output=True,
         timeout=60,
     )
     assert time.monotonic() - started < 10
-    out, err = done.stdout.decode(), done.stderr.decode()
+    out = done.stdout.decode()
+    err, _, report = done.stderr.decode().rstrip("\n").rpartition("\n")
+    watched = json.loads(report)
+    assert watched["opened"] == watched["events"] == []
+    assert watched["rss"] < 512 << 20
     assert "Traceback" not in err
     assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", out + err)
     assert "NaN" not in out.replace('"NaN', "") and "Infinity}" not in out
     return done.returncode, [json.loads(line) for line in out.splitlines()], out + err
 
 
-def judge(case: dict[str, Any], command: str, source: str, folder: Path) -> None:
-    code, records, output = run(command, source, folder)
+def judge(case: dict[str, Any], command: str, source: str, folder: Path, cases: Path) -> None:
+    code, records, output = run(command, source, folder, cases / case["id"])
     problems = [r for r in records if r["kind"] == "problem"]
     verdict = case["verdict"] if command in case["subcommands"] else "either"
     if verdict == "accept":
@@ -94,14 +102,14 @@ def expected(case: dict[str, Any], command: str, records: list[dict[str, Any]]) 
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize("case", CASES, ids=[c["id"] for c in CASES])
 def test_case(case: dict[str, Any], command: str, cases: Path) -> None:
-    judge(case, command, str(cases / case["id"] / case["main"]), cases)
+    judge(case, command, str(cases / case["id"] / case["main"]), cases, cases)
 
 
 @pytest.mark.parametrize("case", CASES, ids=[c["id"] for c in CASES])
 def test_from_inside_with_a_bare_name(case: dict[str, Any], cases: Path) -> None:
     main = cases / case["id"] / case["main"]
     folder, name = (main, ".") if main.is_dir() else (main.parent, main.name)
-    judge(case, "census", name, folder)
+    judge(case, "census", name, folder, cases)
 
 
 def test_all_formats_of_this_page_have_cases() -> None:
