@@ -1,4 +1,4 @@
-"""Listing and counting 152,000 tensors in 131 shards from their headers."""
+"""Listing and counting 152,089 tensors in 131 shards from their headers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PEER = "get_local_safetensors_metadata"
 
 def inspect(bench: Bench) -> Iterator[Line]:
     """The budget is start-up, and three times what bare reading and parsing costs."""
-    folder = str(bench.checkpoint("wide"))
+    folder = str(bench.checkpoint("fp8"))
     ours, loop, bare, start = in_turn(
         bench.runs,
         partial(run, [*NTOOL, "inspect-headers", folder, "--format", "jsonl"]),
@@ -37,7 +37,7 @@ def inspect(bench: Bench) -> Iterator[Line]:
 
 def census(bench: Bench) -> Iterator[Line]:
     """Direct: census reads the headers itself."""
-    folder = str(bench.checkpoint("wide"))
+    folder = str(bench.checkpoint("fp8"))
     ours, loop = in_turn(
         bench.runs,
         partial(run, [*NTOOL, "census", folder]),
@@ -55,7 +55,7 @@ def census(bench: Bench) -> Iterator[Line]:
 
 def pipe(bench: Bench) -> Iterator[Line]:
     """Both processes together; the memory is that of the bigger one."""
-    folder = str(bench.checkpoint("wide"))
+    folder = str(bench.checkpoint("fp8"))
     inspect_command = [*NTOOL, "inspect-headers", folder, "--format", "jsonl"]
     both, direct = in_turn(
         bench.runs,
@@ -75,7 +75,7 @@ def peer(bench: Bench) -> Iterator[Line]:
     found = output_of([PYTHON, "-c", f"import huggingface_hub as h; print(hasattr(h, '{PEER}'))"])
     if found.strip() != "True":
         raise Skipped(f"this huggingface_hub has no {PEER}")
-    folder = str(bench.checkpoint("wide"))
+    folder = str(bench.checkpoint("fp8"))
     ours, theirs = in_turn(
         bench.runs,
         partial(run, [*NTOOL, "inspect-headers", folder, "--format", "jsonl"]),
@@ -89,9 +89,26 @@ def peer(bench: Bench) -> Iterator[Line]:
     )
 
 
+def listing(bench: Bench) -> Iterator[Line]:
+    """Names, dtypes and shapes of all tensors through the official library, as a user writes it."""
+    folder = str(bench.checkpoint("fp8"))
+    ours, theirs = in_turn(
+        bench.runs,
+        partial(run, [*NTOOL, "inspect-headers", folder, "--format", "jsonl"]),
+        partial(run, [PYTHON, str(ROOT / "bench" / "safe_open_listing.py"), folder]),
+    )
+    yield Line(
+        "inspect-headers-listing",
+        spent(ours),
+        spent(theirs, "safetensors.safe_open, get_slice"),
+        f"{ours.cpu / theirs.cpu:.2f}x",
+    )
+
+
 ROWS = (
-    Row("inspect-headers", "131 shards, 152,000 tensors as JSON Lines to /dev/null", inspect),
+    Row("inspect-headers", "131 shards, 152,089 tensors as JSON Lines to /dev/null", inspect),
     Row("census", "census of the same, direct", census),
     Row("census-pipe", "census of the same, through a pipe from inspect-headers", pipe),
     Row("inspect-headers-peer", "the same headers through huggingface_hub", peer),
+    Row("inspect-headers-listing", "the same listing through safetensors", listing),
 )

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from .safetensors_header import Header
 
 METADATA = "__metadata__"
+_KNOWN = {dtype: (bits, dtype) for dtype, bits in BITS.items()}
+"""Bits of a dtype, and its name as one object: a parsed header has a copy for each tensor."""
 _FIELDS = frozenset(("dtype", "shape", "data_offsets"))
 _ALL_BUT_BRACKETS = bytes(c for c in range(256) if c not in b"[]{}")
 
@@ -87,7 +89,7 @@ def fill_sound(header: Header, text: bytes, payload: int) -> bool:
 
 def _touching(rows: Iterable[tuple[str, Any]], file: str, payload: int) -> list[Tensor] | None:
     """The tensors of sound entries in offset order, else None (or an error of Python's)."""
-    bits_of, make, limit = BITS, tuple.__new__, MAX_INTEGER
+    known, make, limit = _KNOWN, tuple.__new__, MAX_INTEGER
     tensors: list[Tensor] = []
     shapes: dict[tuple[int, ...], tuple[int, ...]] = {}  # one tuple for all tensors of a shape
     add, one = tensors.append, shapes.setdefault
@@ -95,8 +97,7 @@ def _touching(rows: Iterable[tuple[str, Any]], file: str, payload: int) -> list[
     for name, entry in rows:
         begin, end = entry["data_offsets"]
         shape = entry["shape"]
-        dtype = entry["dtype"]
-        bits = bits_of[dtype]
+        bits, dtype = known[entry["dtype"]]
         if (
             begin != at
             or type(begin) is not int

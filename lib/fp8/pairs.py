@@ -65,9 +65,9 @@ def is_scale(name: str) -> bool:
 def pair(tensors: Sequence[Tensor], settings: Settings) -> Pairs:
     """Pair the FP8 weights of a checkpoint with their scales, and judge each pair."""
     out = Pairs(settings, problems=list(settings.problems))
-    scales = {t.name: t for t in tensors if t.name.endswith(_ENDS)}
-    weights = [t for t in tensors if t.dtype in FP8 and t.name not in scales]
-    found = list(map(scales.get, [f"{t.name}_scale_inv" for t in weights]))
+    scales = {t[0]: t for t in tensors if t[0].endswith(_ENDS)}
+    weights = [t for t in tensors if t[1] in FP8 and t[0] not in scales]
+    found = list(map(scales.get, [f"{t[0]}_scale_inv" for t in weights]))
     users: Counter[str] = Counter()
     for i, scale in enumerate(found):
         if scale is None:
