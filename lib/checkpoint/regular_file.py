@@ -58,6 +58,10 @@ class OpenFile:
             self.bytes_read += len(piece)
         return b"".join(pieces)
 
+    def fileno(self) -> int:
+        """The descriptor, for copies inside the kernel."""
+        return self._fd
+
     def unchanged(self) -> bool:
         """Whether path, size and modification time are still those of the opening."""
         try:

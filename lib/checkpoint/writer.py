@@ -11,9 +11,16 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..errors import EnvironmentProblem, UsageProblem
+from ..errors import EnvironmentProblem, InputError, UsageProblem
+from .folder import Readable
 from .output_file import sync_folder
 
+COPIED, READ = 1 << 24, 1 << 20
+"""Bytes of one copy inside the kernel, and of one through this process."""
+_NO_KERNEL_COPY = (
+    *(errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM, errno.EBADF),
+    *(errno.ETXTBSY,),
+)
 ALIGNMENT = 64
 """Bytes. Offsets that are multiples of it suit every vector unit and cuBLAS."""
 METADATA = {"format": "pt"}
@@ -22,13 +29,19 @@ METADATA = {"format": "pt"}
 
 @dataclass(frozen=True)
 class Entry:
-    """One tensor to be written: its header fields and a function that streams its payload."""
+    """One tensor to be written: its header fields, and where its payload comes from.
+
+    Attributes:
+        bands: streams a payload that is computed.
+        copies: (file, offset, bytes) of a payload that is moved as it is, piece by piece.
+    """
 
     name: str
     dtype: str
     shape: tuple[int, ...]
     nbytes: int
-    bands: Callable[[], Iterable[bytes | memoryview]]
+    bands: Callable[[], Iterable[bytes | memoryview]] = tuple
+    copies: Callable[[], Iterable[tuple[Readable, int, int]]] = tuple
 
 
 @dataclass(frozen=True)
@@ -110,18 +123,80 @@ def encode_header(entries: Iterable[Entry], metadata: Mapping[str, str] = METADA
 
 def write_file(folder: Path, data: DataFile, progress: Callable[[int], object]) -> None:
     """Stream one data file into `folder` and flush it to the disk."""
-    path = folder / data.name
-    with open(path, "xb") as f:
-        _named(path, f.write, data.header)
+    write_data(folder / data.name, data, progress)
+
+
+def write_data(path: Path, data: DataFile, progress: Callable[[int], object]) -> None:
+    """Stream one data file to `path`, where nothing is yet, and flush it to the disk.
+
+    Its room is taken first where the file system can do that: a full disk is noticed before the
+    first byte, and the file lies in one piece.
+    """
+    with open(path, "xb", buffering=0) as f:
+        _named(path, _take_room, f.fileno(), data.nbytes)
+        _named(path, _write_all, f.fileno(), data.header)
         for entry in data.entries:
             written = 0
+            for readable, offset, nbytes in entry.copies():
+                for count in copy_range(readable, offset, nbytes, f.fileno(), path):
+                    written += count
+                    progress(count)
             for band in entry.bands():
-                _named(path, f.write, band)
+                _named(path, _write_all, f.fileno(), band)
                 written += len(band)
                 progress(len(band))
             assert written == entry.nbytes, f"{entry.name}: wrote {written} of {entry.nbytes}"
-        _named(path, f.flush)
         _named(path, os.fsync, f.fileno())
+
+
+def copy_range(source: Readable, offset: int, nbytes: int, fd: int, path: Path) -> Iterator[int]:
+    """Append bytes of a file to another; yields how many, piece by piece.
+
+    Inside the kernel where both are files of this machine: file systems that can share the blocks
+    copy nothing at all.
+
+    Raises:
+        InputError: the source ends early.
+    """
+    end = offset + nbytes
+    descriptor = getattr(source, "fileno", None)
+    while offset < end:
+        if descriptor is not None and hasattr(os, "copy_file_range"):
+            try:
+                most = min(end - offset, COPIED)
+                count = os.copy_file_range(descriptor(), fd, most, offset)
+            except OSError as e:
+                if e.errno not in _NO_KERNEL_COPY:
+                    raise OSError(e.errno, e.strerror, str(path)) from e
+                descriptor = None
+                continue
+        else:
+            piece = source.read(offset, min(end - offset, READ))
+            _named(path, _write_all, fd, piece)
+            count = len(piece)
+        if not count:
+            what = f"{path.name}: the source ends early, bytes missing"
+            raise InputError(what, found=end - offset)
+        offset += count
+        yield count
+
+
+def _take_room(fd: int, nbytes: int) -> None:
+    """Allocate a file's room; where that is not known, nothing."""
+    if not nbytes or not hasattr(os, "posix_fallocate"):
+        return
+    try:
+        os.posix_fallocate(fd, 0, nbytes)
+    except OSError as e:
+        if e.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS, errno.ENODEV):
+            raise
+
+
+def _write_all(fd: int, data: bytes | memoryview) -> None:
+    """write() takes less than it is given now and then, and never more than 2 GiB."""
+    view = memoryview(data).cast("B")
+    while view:
+        view = view[os.write(fd, view) :]
 
 
 def _named(path: Path, call: Callable[..., object], *arguments: object) -> None:
@@ -204,7 +279,7 @@ def new_folder(out: Path, *, replace: str | None = None) -> Iterator[Path]:
         try:
             yield temporary
             sync_folder(temporary)
-            _take_place(temporary, out, given, replace)
+            take_place(temporary, out, given, replace)
         except BaseException:
             shutil.rmtree(temporary, ignore_errors=True)
             raise
@@ -217,7 +292,7 @@ def new_folder(out: Path, *, replace: str | None = None) -> Iterator[Path]:
         raise EnvironmentProblem(f"{shown}: cannot write: {e.strerror}") from e
 
 
-def _take_place(temporary: Path, out: Path, given: Path, replace: str | None) -> None:
+def take_place(temporary: Path, out: Path, given: Path, replace: str | None) -> None:
     """Rename a finished folder to its place: where nothing is, or an empty folder, or one that may
     be replaced. Of two that finish at the same time one fails: the rename itself sees to that."""
     old = out.parent / f".{out.name}.ntool-{os.getpid()}.old"

@@ -1,0 +1,142 @@
+"""A conversion, decided from headers: every output tensor, its shard, the files beside."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..checkpoint.folder import Folder, read_small
+from ..checkpoint.tensor import Checkpoint
+from ..checkpoint.writer import DataFile, Entry, encode_header
+from ..errors import InputError
+from .open_files import OpenFiles
+
+SHARD_NBYTES = 5_000_000_000
+"""Default size of a shard; what the Hub's tools write."""
+INDEX = "model.safetensors.index.json"
+CONFIG = "config.json"
+REPORT = "weight-loading-report.json"
+MAX_BESIDE = 256_000_000
+"""Largest file beside the weights that is copied, bytes."""
+_WEIGHTS = (".safetensors", ".gguf", ".onnx", ".bin", ".pt", ".pth", ".h5", ".msgpack", ".ckpt")
+
+
+@dataclass
+class Plan:
+    """What a conversion will write.
+
+    Attributes:
+        source: the checkpoint, opened.
+        options: what the result depends on beside the source; two runs that share work must agree.
+        shards: the data files, in order.
+        config: the new config.json, or None without one.
+        beside: names of files of the source that are copied as they are.
+        files: the source's files, opened as entries ask for them.
+        rows: one row of the report for each source tensor: `name`, `action`, `targets`, `reason`.
+        report: the other fields of the report.
+    """
+
+    source: Checkpoint
+    options: dict[str, Any]
+    shards: list[DataFile]
+    config: bytes | None
+    beside: list[str]
+    files: OpenFiles
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    report: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all data files."""
+        return sum(s.nbytes for s in self.shards)
+
+    def counts(self) -> dict[str, int]:
+        """Number of source tensors by what became of them.
+
+        Raises:
+            InputError: they do not add up to the tensors of the source.
+        """
+        counts: dict[str, int] = {}
+        for row in self.rows:
+            counts[row["action"]] = counts.get(row["action"], 0) + 1
+        total = len(self.source.tensors)
+        if sum(counts.values()) != total:
+            raise InputError(
+                f"{self.source.source}: source tensors accounted for",
+                found=sum(counts.values()),
+                expected=total,
+            )
+        return counts
+
+    def fingerprint(self) -> str:
+        """SHA-256 (hex) of all that the bytes of the result follow from but the payloads."""
+        digest = hashlib.sha256()
+        source = self.source
+        digest.update(json.dumps([self.options, source.files, source.revision]).encode())
+        for shard in self.shards:
+            digest.update(f"{shard.name}\0".encode())
+            digest.update(shard.header)
+        digest.update(self.config or b"")
+        return digest.hexdigest()
+
+    def index(self) -> bytes | None:
+        """The text of the index; None where one shard needs none."""
+        if len(self.shards) == 1 and self.shards[0].name == "model.safetensors":
+            return None
+        weight_map = {e.name: s.name for s in self.shards for e in s.entries}
+        total = sum(e.nbytes for s in self.shards for e in s.entries)
+        index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(weight_map.items()))}
+        return json.dumps(index, indent=2, ensure_ascii=False).encode() + b"\n"
+
+
+def shards_of(entries: Sequence[Entry], shard_nbytes: int = SHARD_NBYTES) -> list[DataFile]:
+    """Lay entries out in their order, in shards of at most `shard_nbytes`; a larger tensor has its
+    own. The order of the source keeps reading sequential."""
+    groups: list[list[Entry]] = [[]]
+    size = 0
+    for entry in entries:
+        if groups[-1] and size + entry.nbytes > shard_nbytes:
+            groups.append([])
+            size = 0
+        groups[-1].append(entry)
+        size += entry.nbytes
+    count = len(groups)
+    names = ["model.safetensors"]
+    if count > 1:
+        names = [f"model-{i:05d}-of-{count:05d}.safetensors" for i in range(1, count + 1)]
+    return [DataFile(n, encode_header(g), tuple(g)) for n, g in zip(names, groups, strict=True)]
+
+
+def files_beside(folder: Folder, besides: Iterable[str] = ()) -> list[str]:
+    """Files of a checkpoint that are neither weights, index nor config: tokenizer, licence, ...
+
+    Args:
+        besides: names that are left out, too.
+    """
+    left_out = {CONFIG, REPORT, *besides}
+    return [
+        name
+        for name in folder.names()
+        if not name.startswith(".")
+        and not name.lower().endswith((*_WEIGHTS, ".index.json"))
+        and name not in left_out
+        and not folder.is_folder(name)
+    ]
+
+
+def read_beside(folder: Folder, name: str) -> bytes:
+    """All bytes of such a file.
+
+    Raises:
+        InputError: it leads outside the checkpoint, is no regular file, or is larger than
+            MAX_BESIDE.
+    """
+    return read_small(folder, name, MAX_BESIDE)
+
+
+def new_json(value: Any) -> bytes:
+    """JSON as the files of a checkpoint have it."""
+    return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode()

@@ -1,0 +1,221 @@
+"""Carrying out a plan: shards in parallel, each whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..checkpoint.writer import DataFile, check_output, check_space, write_bytes, write_data
+from ..errors import InputError, UsageProblem
+from .plan import CONFIG, INDEX, REPORT, Plan, read_beside
+from .work import Work, begin, naming
+
+SPARE = 16 << 20
+"""Bytes that are left free for index, report and what others write."""
+
+
+@dataclass
+class Options:
+    """How a plan is carried out; nothing here changes a byte of the result.
+
+    Attributes:
+        jobs: shards at a time.
+        part: (i, n): only every n-th shard, from the i-th on; `merge` finishes.
+        resume: go on with an unfinished conversion.
+        force: replace an output.
+        progress: told of the bytes written.
+        statistics: filled by the entries of a shard while they are written: tensor -> numbers.
+    """
+
+    jobs: int = 1
+    part: tuple[int, int] = (1, 1)
+    resume: bool = False
+    force: bool = False
+    progress: Callable[[int], object] = lambda n: None
+    statistics: dict[str, Any] = field(default_factory=dict)
+
+
+class Stopped(Exception):
+    """Another shard has failed, or the user has interrupted."""
+
+
+def run(plan: Plan, out: Path, options: Options) -> list[str]:
+    """Write the output of a plan, or a part of it; names of the shards that were written now.
+
+    Raises:
+        UsageProblem: the output exists, is or holds the source, or is being made by another
+            conversion.
+        EnvironmentProblem: not enough disk space, or it cannot be written.
+        InputError: the source is damaged, or changed.
+    """
+    i, n = options.part
+    inputs = [plan.source.root] if plan.source.folder.local else []
+    alone = n == 1
+    check_output(out, inputs, force=options.force or options.resume, marker=REPORT)
+    plan.counts()
+    if options.resume and not options.force and (out / REPORT).is_file():
+        _require_finished(plan, out)
+        Work(out).forget_if_renamed()
+        return []
+    mine = plan.shards[i - 1 :: n]
+    share = options.resume or not alone
+    work, made = begin(out, _state(plan), _beside(plan), share=share, force=options.force)
+    try:
+        todo = [s for s in mine if not work.is_done(s)]
+        check_space(work.root, sum(s.nbytes for s in todo) + SPARE)
+        _write_all(work, todo, options)
+        plan.files.require_unchanged()
+        if alone:
+            finish(work, force=options.force)
+    except BaseException:
+        if made and not share:
+            work.remove()
+        raise
+    return [s.name for s in todo]
+
+
+def _require_finished(plan: Plan, out: Path) -> None:
+    """What `--resume` finds where the output stands already: all shards, as planned.
+
+    Raises:
+        UsageProblem: it is another output.
+    """
+    for shard in plan.shards:
+        path = out / shard.name
+        if path.is_file() and path.stat().st_size == shard.nbytes:
+            with open(path, "rb") as f:
+                if f.read(len(shard.header)) == shard.header:
+                    continue
+        raise UsageProblem(
+            f"output '{out}' exists, and its {shard.name} is not what is to be written",
+            hint="--force replaces it",
+        )
+
+
+def finish(work: Work, *, force: bool) -> dict[str, Any]:
+    """Let the output take its place when all shards are there; its state.
+
+    Raises:
+        UsageProblem: shards are missing, or the output exists.
+    """
+    state = work.state()
+    missing = [name for name, nbytes in state["shards"] if not work.finished(name, nbytes)]
+    if missing:
+        shown = ", ".join(missing[:8]) + (", ..." if len(missing) > 8 else "")
+        count = len(state["shards"])
+        raise UsageProblem(
+            f"output '{work.out}': {len(missing)} of {count} shards are not finished: {shown}",
+            hint="run the parts that are missing, with --resume where one was interrupted",
+        )
+    work.finish(state, replace=REPORT if force else None)
+    return state
+
+
+def merge(out: Path, *, force: bool) -> dict[str, Any]:
+    """Finish a conversion that was done in parts: index, report, and the output's name.
+
+    Raises:
+        SourceNotFound: none is under way there.
+        UsageProblem: a part is missing, or the output exists.
+    """
+    check_output(out, [], force=force, marker=REPORT)
+    return finish(Work(out), force=force)
+
+
+def _state(plan: Plan) -> dict[str, Any]:
+    index = plan.index()
+    report = {**plan.report, "counts": plan.counts(), "tensors": plan.rows}
+    return {
+        "fingerprint": plan.fingerprint(),
+        "shards": [[s.name, s.nbytes] for s in plan.shards],
+        "index_name": INDEX if index is not None else None,
+        "index": index.decode() if index is not None else None,
+        "report_name": REPORT,
+        "report": report,
+    }
+
+
+def _beside(plan: Plan) -> Iterator[tuple[str, bytes]]:
+    for name in plan.beside:
+        yield name, read_beside(plan.source.folder, name)
+    if plan.config is not None:
+        yield CONFIG, plan.config
+
+
+def _write_all(work: Work, shards: list[DataFile], options: Options) -> None:
+    stop = threading.Event()
+
+    def progress(count: int) -> None:
+        if stop.is_set():
+            raise Stopped
+        options.progress(count)
+
+    if options.jobs == 1 or len(shards) < 2:
+        for shard in shards:
+            _write(work, shard, progress, options.statistics)
+        return
+    with ThreadPoolExecutor(options.jobs) as pool:
+        futures = [pool.submit(_write, work, s, progress, options.statistics) for s in shards]
+        try:
+            for future in as_completed(futures):
+                future.result()
+        except BaseException:
+            stop.set()
+            for future in futures:
+                future.cancel()
+            raise
+
+
+def _write(
+    work: Work,
+    shard: DataFile,
+    progress: Callable[[int], object],
+    statistics: dict[str, Any],
+) -> None:
+    """One shard under a temporary name, flushed, then under its own."""
+    temporary = work.root / f"{shard.name}.{os.getpid()}.tmp"
+    with naming(work.out, work.root):
+        with suppress(FileNotFoundError):
+            temporary.unlink()
+        try:
+            write_data(temporary, shard, progress)
+            measured = {e.name: statistics[e.name] for e in shard.entries if e.name in statistics}
+            done = work.done / shard.name
+            done.unlink(missing_ok=True)
+            write_bytes(done, json.dumps(measured).encode())
+            os.rename(temporary, work.data / shard.name)
+        except BaseException:
+            with suppress(OSError):
+                temporary.unlink()
+            raise
+
+
+def part_of(text: str) -> tuple[int, int]:
+    """`I/N` of `--part`.
+
+    Raises:
+        UsageProblem: not two numbers with 1 <= I <= N.
+    """
+    first, slash, second = text.partition("/")
+    numbers = [t for t in (first, second) if t.isascii() and t.isdigit() and len(t) < 7]
+    if slash and len(numbers) == 2 and 1 <= int(first) <= int(second):
+        return int(first), int(second)
+    raise UsageProblem("--part", found=repr(text), expected="I/N with 1 <= I <= N")
+
+
+def require_whole(plan: Plan) -> None:
+    """Refuse a checkpoint with an error: converting it would lose data.
+
+    Raises:
+        InputError, SourceNotFound: the first error, by file and tensor.
+    """
+    plan.source.refuse_if_broken()
+    if not plan.source.tensors:
+        raise InputError(f"{plan.source.source}: no tensors", expected="a checkpoint")

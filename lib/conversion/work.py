@@ -1,0 +1,204 @@
+"""The work folder of a conversion: hidden beside the output until the output is whole.
+
+    .NAME.ntool-work/state.json     what is being made
+    .NAME.ntool-work/done/SHARD     a JSON object for each finished shard: what was measured
+    .NAME.ntool-work/data/          the output; renamed to NAME when nothing is missing
+
+The output appears by one rename, so no reader ever sees a part of it. A process that is killed
+leaves the work folder; `--resume` goes on with it, and several processes may share it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from ..checkpoint import strict_json
+from ..checkpoint.output_file import sync_folder
+from ..checkpoint.regular_file import read_file
+from ..checkpoint.writer import DataFile, take_place, write_bytes
+from ..errors import EnvironmentProblem, InputError, SourceNotFound, UsageProblem
+
+SCHEMA = "ntool-conversion/1"
+MAX_STATE = 1_000_000_000
+"""Largest state file that is read, bytes; one of 150,000 tensors has 60 MB."""
+
+
+def work_folder(out: Path) -> Path:
+    """Where the output `out` is made."""
+    real = Path(os.path.realpath(out))
+    return real.parent / f".{real.name}.ntool-work"
+
+
+class Work:
+    """A work folder that exists.
+
+    Args:
+        out: the output folder as the user named it.
+    """
+
+    def __init__(self, out: Path) -> None:
+        self.out = out
+        self.root = work_folder(out)
+        self.data, self.done = self.root / "data", self.root / "done"
+
+    def state(self) -> dict[str, Any]:
+        """What is being made: `fingerprint`, `shards` [name, nbytes], `index`, `report`.
+
+        Raises:
+            SourceNotFound: there is no work folder.
+            InputError: its state is damaged.
+        """
+        path = self.root / "state.json"
+        if not self.root.is_dir():
+            raise SourceNotFound(f"{self.out}: no conversion is under way")
+        text, fault = strict_json.decode(read_file(str(path), MAX_STATE))
+        value, faults = strict_json.parse(text) if text is not None else (None, [fault])
+        if faults or not isinstance(value, dict) or value.get("schema") != SCHEMA:
+            raise InputError(f"{path}: not the state of a conversion", expected=SCHEMA)
+        return value
+
+    def is_done(self, shard: DataFile) -> bool:
+        """Whether a shard is finished: its file has the planned size and header."""
+        return self.finished(shard.name, shard.nbytes, shard.header)
+
+    def finished(self, name: str, nbytes: int, header: bytes | None = None) -> bool:
+        """The same by name and size, for `merge`, which has no plan."""
+        path = self.data / name
+        try:
+            if path.stat().st_size != nbytes or not (self.done / name).is_file():
+                return False
+            if header is None:
+                return True
+            with open(path, "rb") as f:
+                return f.read(len(header)) == header
+        except FileNotFoundError:
+            return False
+
+    def measured(self, name: str) -> dict[str, Any]:
+        """What was measured while a finished shard was written."""
+        value: dict[str, Any] = json.loads((self.done / name).read_text())
+        return value
+
+    def finish(self, state: dict[str, Any], *, replace: str | None) -> None:
+        """Write report and index, and let the output take its place.
+
+        Args:
+            replace: a file that an existing output holds if it may be replaced; None keeps it.
+        """
+        report = dict(state["report"])
+        measured: dict[str, Any] = {}
+        for name, _ in state["shards"]:
+            measured.update(self.measured(name))
+        for row in report.get("tensors", ()):
+            if row["name"] in measured:
+                row["statistics"] = measured[row["name"]]
+        with naming(self.out, self.root):
+            for name, content in ((state["report_name"], report), (state["index_name"], None)):
+                if name is None:
+                    continue
+                (self.data / name).unlink(missing_ok=True)
+                text = state["index"].encode() if content is None else _pretty(content)
+                write_bytes(self.data / name, text)
+            sync_folder(self.data)
+            take_place(self.data, Path(os.path.realpath(self.out)), self.out, replace)
+            sync_folder(self.root.parent)
+            self.remove()
+
+    def forget_if_renamed(self) -> None:
+        """Remove what a process left that was killed after the output had taken its place."""
+        if self.root.is_dir() and not self.data.is_dir():
+            self.remove()
+
+    def remove(self) -> None:
+        """Remove the work folder and what is in it."""
+        shutil.rmtree(self.root, ignore_errors=True)
+
+
+def _pretty(value: Any) -> bytes:
+    text = json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False)
+    return (text + "\n").encode()
+
+
+@contextmanager
+def naming(out: Path, root: Path) -> Iterator[None]:
+    """Errors of the system inside the work folder, told by the names that the user knows."""
+    try:
+        yield
+    except OSError as e:
+        if isinstance(e, BrokenPipeError):
+            raise
+        where = str(e.filename or root)
+        if not where.startswith((str(root), str(root.parent))):
+            raise  # of the source, not of the output
+        shown = where.replace(str(root / "data"), str(out)).replace(str(root), str(out))
+        raise EnvironmentProblem(f"{shown}: cannot write: {e.strerror or e}") from e
+
+
+def begin(
+    out: Path,
+    state: dict[str, Any],
+    files: Iterator[tuple[str, bytes]],
+    *,
+    share: bool,
+    force: bool,
+) -> tuple[Work, bool]:
+    """The work folder for a conversion, made or found; and whether it was made now.
+
+    Args:
+        state: `fingerprint` and the rest; a folder with another fingerprint is another conversion.
+        files: name and content of what stands beside the shards.
+        share: go on with a folder that is there (`--resume`, `--part`).
+        force: replace one that is another conversion's, or that nobody asked to go on with.
+    Raises:
+        UsageProblem: an unfinished conversion is there.
+        EnvironmentProblem: it cannot be written.
+    """
+    work = Work(out)
+    work.forget_if_renamed()
+    if work.root.is_dir():
+        old = _fingerprint(work)
+        if old == state["fingerprint"] and share:
+            return work, False
+        if not force:
+            what = "the same" if old == state["fingerprint"] else "another"
+            hint = (
+                "--resume goes on with it, --force begins anew"
+                if what == "the same"
+                else ("--force removes it and begins anew")
+            )
+            raise UsageProblem(f"output '{out}': {what} conversion is unfinished there", hint=hint)
+        work.remove()
+    own = work.root.parent / f"{work.root.name}.{os.getpid()}"
+    with naming(out, work.root):
+        try:
+            own.parent.mkdir(parents=True, exist_ok=True)
+            shutil.rmtree(own, ignore_errors=True)
+            for folder in (own / "data", own / "done"):
+                folder.mkdir(parents=True)
+            for name, content in files:
+                write_bytes(own / "data" / name, content)
+            write_bytes(own / "state.json", json.dumps({"schema": SCHEMA, **state}).encode())
+            with suppress(OSError):
+                os.rename(own, work.root)
+                return work, True
+        except BaseException:
+            shutil.rmtree(own, ignore_errors=True)
+            raise
+    shutil.rmtree(own, ignore_errors=True)  # another process was first
+    if share and _fingerprint(work) == state["fingerprint"]:
+        return work, False
+    raise UsageProblem(f"output '{out}': another conversion is at work there")
+
+
+def _fingerprint(work: Work) -> str | None:
+    try:
+        found = work.state().get("fingerprint")
+    except (InputError, SourceNotFound):
+        return None
+    return found if isinstance(found, str) else None
