@@ -1,7 +1,8 @@
 """Nanoseconds an element of the FP8 kernels, beside a NumPy copy of what they write.
 
 A matrix of 4096 x 4096 in memory, bands of 256 rows, the best of several runs. With two threads
-each has half of the rows, and the figure is wall time over all elements.
+each has half of the rows, and the figure is wall time over all elements. It is a program of its
+own, `python -m bench.fp8_kernels [RUNS]`: the process that measures others must not load NumPy.
 """
 
 from __future__ import annotations

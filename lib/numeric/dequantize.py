@@ -25,9 +25,9 @@ from .float8 import E4M3, Format
 
 OUTPUTS = {"BF16": "<u2", "F16": "<f2", "F32": "<f4"}
 """Types of the result; BF16 as its codes, NumPy has no such type."""
-TILE = 1 << 18
+TILE = 1 << 17
 """Elements handled at a time. Fewer cost one thread little, but two then wait for each other."""
-EACH_TILE = 1 << 15
+EACH_TILE = 1 << 16
 """The same where elements are computed one by one, which takes more memory for each."""
 TABLES = 256
 """Tables side by side: their entries are numbered with 16 bits."""
@@ -96,7 +96,7 @@ class Dequantizer:
         assert scales.size == max(blocks.grid_rows * blocks.grid[1], blocks.scalar), "one a block"
         self.scales = np.ascontiguousarray(scales, "<f4").reshape(-1, max(blocks.grid[1], 1))
         self.item = np.dtype(OUTPUTS[to])
-        self._index = np.empty(min(TILE, blocks.total_rows * blocks.columns), "<u2")
+        self._index = np.empty(min(TILE, blocks.total_rows * blocks.columns), np.intp)
         self._places: tuple[tuple[int, int], np.ndarray] | None = None
         self._made: tuple[Any, np.ndarray, np.ndarray | None] | None = None
         self._pairs: tuple[int, np.ndarray, np.ndarray, np.ndarray | None] | None = None
@@ -122,6 +122,7 @@ class Dequantizer:
             out = np.empty((count, b.columns), self.item)
         assert out.shape == codes.shape and out.dtype == self.item and out.flags.c_contiguous
         end = first_row + count
+        self._special(codes)
         with np.errstate(all="ignore"):  # what is not finite is counted, not warned of
             if b.area >= LEAST_PAIRS and b.grid[1] == 1:
                 for start, stop in b.spans(first_row, end, b.rows, 1):
@@ -135,12 +136,13 @@ class Dequantizer:
     def _tiles(self, first: int, end: int) -> Iterator[tuple[tuple[slice, slice], int, int]]:
         """Rectangles within `TILE` and `TABLES`: where in the band, first row, first column."""
         b = self.blocks
-        size = TILE if b.area >= LEAST_AREA else EACH_TILE
-        width = min(b.columns, size, (TABLES - 1) * b.block[1])
+        tables = b.area >= LEAST_AREA
+        size = TILE if tables else EACH_TILE
+        width = min(b.columns, size, (TABLES - 1) * b.block[1] if tables else size)
         if not width:
             return
         most = max(1, size // width)
-        blocks = TABLES // ((width - 1) // b.block[1] + 2)
+        blocks = TABLES // ((width - 1) // b.block[1] + 2) if tables else most
         for left in range(0, b.columns, width):
             across = slice(left, min(left + width, b.columns))
             for start, stop in b.spans(first, end, most, blocks):
@@ -160,16 +162,17 @@ class Dequantizer:
         if self._made is None or self._made[0] != key:
             self._made = (key, *self._table(scales.reshape(-1)))
         _, table, flags = self._made
-        index = codes
-        if scales.size > 1:
-            index = self._index[: n * w].reshape(n, w)
+        index = self._index[: n * w].reshape(n, w)
+        if scales.size == 1:
+            np.copyto(index, codes)
+        else:
             places = self._placed(left, w)
             if bottom - top > 1:
                 down = (b.scale_rows(row, row + n) - top).astype("<u2")
                 places = places + (down * np.uint16(last - first) << np.uint16(8))[:, None]
             np.add(codes, places, out=index)
         np.take(table, index, out=out, mode="wrap")
-        self._count(codes, index, flags)
+        self._count(index, flags)
 
     def _columns(self, left: int, width: int) -> np.ndarray:
         """For each of some columns, how many columns of scales lie between the first's and its."""
@@ -208,10 +211,12 @@ class Dequantizer:
         even = codes.size // 2 * 2
         for start in range(0, even, 2 * TILE):
             part = slice(start, min(start + 2 * TILE, even))
-            np.take(two, codes[part].view("<u2"), out=out[part].view(two.dtype), mode="wrap")
-            self._count(codes[part], codes[part], flags)
+            index = self._index[: (part.stop - start) // 2]
+            np.copyto(index, codes[part].view("<u2"))
+            np.take(two, index, out=out[part].view(two.dtype), mode="wrap")
+            self._count(codes[part], flags)
         out[even:] = table[codes[even:]]
-        self._count(codes[even:], codes[even:], flags)
+        self._count(codes[even:], flags)
 
     def _each(self, codes: np.ndarray, scales: np.ndarray, out: np.ndarray) -> None:
         """Element by element; codes, their scales and out are [n, w]."""
@@ -219,7 +224,6 @@ class Dequantizer:
         out[...] = narrow(values * scales, self.to)
         if self.met is None:
             return
-        self._count(codes, codes, None)
         wide = _widened(out, self.to)
         infinite, zero = np.isinf(wide), wide == 0
         if infinite.any():
@@ -229,8 +233,8 @@ class Dequantizer:
             zero &= (values != 0) & (scales != 0)
             self.met.flushed += int(np.count_nonzero(zero))
 
-    def _count(self, codes: np.ndarray, index: np.ndarray, flags: np.ndarray | None) -> None:
-        """Add special codes, and results that a table has flagged."""
+    def _special(self, codes: np.ndarray) -> None:
+        """Count codes that are not finite."""
         if self.met is None or not codes.size:
             return
         special = self.fmt.largest_code + 1
@@ -239,7 +243,10 @@ class Dequantizer:
             nan = int(np.count_nonzero(magnitudes >= self.fmt.first_nan))
             self.met.nan += nan
             self.met.infinite += int(np.count_nonzero(magnitudes >= special)) - nan
-        if flags is not None:
+
+    def _count(self, index: np.ndarray, flags: np.ndarray | None) -> None:
+        """Count results that a table has flagged."""
+        if self.met is not None and flags is not None:
             found = np.take(flags, index, mode="wrap")
             self.met.overflow += int(np.count_nonzero(found == OVERFLOW))
             self.met.flushed += int(np.count_nonzero(found == FLUSHED))

@@ -12,6 +12,7 @@ NumPy lets go of the interpreter in these loops, so threads with an object each 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +29,8 @@ INFINITE = {"F32": 0x7F800000, "BF16": 0x7F80, "F16": 0x7C00}
 """Magnitude bits from which a value is not finite."""
 TILE = 1 << 17
 """Elements handled at a time."""
+LOW = 16
+"""Rows of a block from which a row of blocks is worth a round of its own."""
 ONE = np.uint16(0x3F80)
 """1.0 in BF16."""
 PLAIN = (2.0**-40, 2.0**40)
@@ -153,11 +156,17 @@ class Quantizer:
         top = b.grid_row(first_row)
         found = np.zeros((b.grid_row(end - 1) + 1 - top, b.grid[1]), self._unsigned)
         starts = np.arange(0, b.columns, b.block[1])
-        for start, stop in b.spans(first_row, end, max(1, TILE // b.columns), 1):
+        for start, stop in self._spans(first_row, end):
             part = self._bits[: (stop - start) * b.columns].reshape(-1, b.columns)
             np.bitwise_and(bits[start - first_row : stop - first_row], self._magnitude, out=part)
-            row = found[b.grid_row(start) - top]
-            np.maximum(row, np.maximum.reduceat(part.max(axis=0), starts), out=row)
+            owners = b.scale_rows(start, stop) - top
+            edges = np.flatnonzero(np.diff(owners, prepend=-1))
+            if edges.size == 1:
+                greatest = np.maximum.reduceat(part.max(axis=0), starts)
+            else:
+                along = np.maximum.reduceat(part, starts, axis=1)
+                greatest = np.maximum.reduceat(along, edges, axis=0)
+            found[owners[edges]] = np.maximum(found[owners[edges]], greatest)
         if (found >= INFINITE[self.dtype]).any():
             bad = int(np.count_nonzero((bits & self._magnitude) >= INFINITE[self.dtype]))
             raise InputError(
@@ -212,18 +221,25 @@ class Quantizer:
         if not bits.size:
             return codes, scales
         top, widths = b.grid_row(first_row), np.diff([*range(0, b.columns, b.block[1]), b.columns])
-        wide, row = bf16_to_f32(scales.reshape(-1, b.grid[1])), -1
+        wide, made = bf16_to_f32(scales.reshape(-1, b.grid[1])), -1
         assert (wide > 0).all() and np.isfinite(wide).all(), "scales are positive"
-        for start, stop in b.spans(first_row, end, max(1, TILE // b.columns), 1):
-            if row != b.grid_row(start) - top:
-                row = b.grid_row(start) - top
-                across = np.repeat(wide[row], widths)
+        for start, stop in self._spans(first_row, end):
+            row, last = b.grid_row(start) - top, b.grid_row(stop - 1) - top
+            if row != last:
+                across = np.repeat(wide[b.scale_rows(start, stop) - top], widths, axis=1)
+            elif row != made:
+                across, made = np.repeat(wide[row], widths), row
             part = slice(start - first_row, stop - first_row)
             self._tile(bits[part], across, codes[part], given)
         return codes, scales
 
+    def _spans(self, first: int, end: int) -> Iterator[tuple[int, int]]:
+        """Rows in spans of at most `TILE` elements, in one row of blocks unless these are low."""
+        most = max(1, TILE // self.blocks.columns)
+        return self.blocks.spans(first, end, most, most if self.blocks.block[0] < LOW else 1)
+
     def _tile(self, bits: np.ndarray, scale: np.ndarray, codes: np.ndarray, given: bool) -> None:
-        """Fill the codes [n, C] of rows whose columns have these scales [C]."""
+        """Fill the codes [n, C] of rows that have these scales, [C] or [n, C]."""
         n = bits.size
         magnitudes, x, y = self._bits[:n], self._x[:n], self._y[:n]
         square = bits.shape

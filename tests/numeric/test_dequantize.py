@@ -219,6 +219,11 @@ def test_what_is_met_is_counted(way: str, to: str) -> None:
         with route(way):
             Dequantizer(np.float32([scale]), blocks, to, met=met).rows(codes)
         assert met == wanted, scale
+    for code in (0x7F, 0xFF):
+        met = Dequantized()
+        with route(way):
+            Dequantizer(np.float32([1]), blocks, to, met=met).rows(np.full((1, 8), code, np.uint8))
+        assert met == Dequantized(nan=8)
     met = Dequantized()
     codes = np.array([[0x7C, 0xFC, 0x7D, 0xFF, 0x7B, 0x01, 0x80, 0x40]], np.uint8)
     with route(way):

@@ -61,16 +61,17 @@ def some(size: tuple[int, ...], dtype: str, seed: int) -> np.ndarray:
     st.sampled_from(list(TYPES)),
     st.sampled_from([E4M3, E5M2]),
     st.sampled_from([1, 20, 1 << 16]),
+    st.sampled_from([1, 16]),
     st.data(),
 )
-def test_odd_shapes_equal_the_loop_in_any_bands(size, block, dtype, fmt, tile, data) -> None:
+def test_odd_shapes_equal_the_loop_in_any_bands(size, block, dtype, fmt, tile, low, data) -> None:
     e, r, c = size
     values = some(size, dtype, data.draw(st.integers(0, 1 << 32), label="seed"))
     codes, scales = loop(values, block, fmt)
     blocks = Blocks(e, r, c, block)
     starts = [i for i in range(e * r) if blocks.starts_block(i)]
     cuts = [i for i in starts[1:] if data.draw(st.booleans(), label="cut")]
-    with mock.patch.object(module, "TILE", tile):
+    with mock.patch.multiple(module, TILE=tile, LOW=low):
         quantizer = Quantizer(blocks, dtype, fmt, met=Quantized())
         rows = stored(values).reshape(-1, c)
         parts = [
