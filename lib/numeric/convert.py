@@ -48,9 +48,9 @@ class Tally:
 
 def bf16_to_f32(codes: np.ndarray) -> np.ndarray:
     """bfloat16 codes (uint16) to float32, exact: the code is the upper half of the float32."""
-    halves = np.zeros((codes.size, 2), "<u2")
-    halves[:, 1] = codes
-    return halves.view("<f4").reshape(codes.shape)
+    bits = codes.astype("<u4")
+    bits <<= np.uint32(16)
+    return bits.view("<f4")
 
 
 def f32_to_bf16(values: np.ndarray) -> np.ndarray:
@@ -60,7 +60,11 @@ def f32_to_bf16(values: np.ndarray) -> np.ndarray:
     above a tie, or is a tie and the bit is odd.
     """
     bits = values.view("<u4")
-    rounded = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
+    rounded = bits >> np.uint32(16)
+    rounded &= np.uint32(1)
+    rounded += np.uint32(0x7FFF)
+    rounded += bits
+    rounded >>= np.uint32(16)
     codes = rounded.astype("<u2")
     nan = np.isnan(values)
     if nan.any():  # the sum would carry a NaN into infinity or zero
