@@ -3,6 +3,7 @@
 COMMANDS: tuple[str, ...] = (
     "inspect-headers",
     "census",
+    "convert-fp8",
     "export-component",
     "run-prefill",
     "sample-image",

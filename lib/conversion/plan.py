@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -37,6 +37,7 @@ class Plan:
         files: the source's files, opened as entries ask for them.
         rows: one row of the report for each source tensor: `name`, `action`, `targets`, `reason`.
         report: the other fields of the report.
+        proofs: output tensor -> its payload by another way than it was written, to verify it.
     """
 
     source: Checkpoint
@@ -47,6 +48,7 @@ class Plan:
     files: OpenFiles
     rows: list[dict[str, Any]] = field(default_factory=list)
     report: dict[str, Any] = field(default_factory=dict)
+    proofs: dict[str, Callable[[], Iterator[bytes]]] = field(default_factory=dict)
 
     @property
     def nbytes(self) -> int:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ..checkpoint.tensor import Checkpoint
 from ..checkpoint.writer import DataFile, check_output, check_space, write_bytes, write_data
 from ..errors import InputError, UsageProblem
 from .plan import CONFIG, INDEX, REPORT, Plan, read_beside
@@ -210,12 +211,12 @@ def part_of(text: str) -> tuple[int, int]:
     raise UsageProblem("--part", found=repr(text), expected="I/N with 1 <= I <= N")
 
 
-def require_whole(plan: Plan) -> None:
+def require_whole(checkpoint: Checkpoint) -> None:
     """Refuse a checkpoint with an error: converting it would lose data.
 
     Raises:
         InputError, SourceNotFound: the first error, by file and tensor.
     """
-    plan.source.refuse_if_broken()
-    if not plan.source.tensors:
-        raise InputError(f"{plan.source.source}: no tensors", expected="a checkpoint")
+    checkpoint.refuse_if_broken()
+    if not checkpoint.tensors:
+        raise InputError(f"{checkpoint.source}: no tensors", expected="a checkpoint")

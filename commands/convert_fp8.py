@@ -1,0 +1,103 @@
+"""convert-fp8: block-scaled FP8 to dense weights, and back.
+
+Reads: a checkpoint. Writes: a folder with shards, index, config and report; `problem`, `file`,
+`summary`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from .. import conversion_options as opt
+from ..console import console
+from ..options import DryRun, Exclude, Force, Include, MaxHeader, Revision
+
+
+def convert_fp8(
+    source: Annotated[
+        str | None, typer.Argument(metavar="SOURCE", help="Checkpoint.", show_default=False)
+    ] = None,
+    output: Annotated[
+        str | None,
+        typer.Option("--output", "-o", metavar="DIR", help="Folder to make.", show_default=False),
+    ] = None,
+    to: Annotated[
+        str,
+        typer.Option("--to", metavar="bf16|f16|f32|fp8", help="What the weights become."),
+    ] = "bf16",
+    include: Include = None,
+    exclude: Exclude = None,
+    block: Annotated[
+        str, typer.Option("--block", metavar="R,C", help="fp8: rows and columns of a block.")
+    ] = "128,128",
+    scale: Annotated[
+        str, typer.Option("--scale", metavar="block|per-tensor", help="fp8: what shares a scale.")
+    ] = "block",
+    allow_unscaled: Annotated[
+        list[str] | None,
+        typer.Option("--allow-unscaled", metavar="GLOB", help="FP8 tensors that need no scale."),
+    ] = None,
+    shard_size: opt.ShardSize = 5_000_000_000,
+    jobs: opt.Jobs = 1,
+    part: opt.Part = "1/1",
+    merge: opt.Merge = None,
+    resume: opt.Resume = False,
+    dry_run: DryRun = False,
+    verify: opt.Verify = False,
+    force: Force = False,
+    revision: Revision = None,
+    max_header: MaxHeader = 100_000_000,
+) -> None:
+    """Convert FP8 weights with their scales to dense ones, or dense weights to FP8.
+
+    The output appears when it is whole. A killed run leaves a hidden folder beside it that --resume
+    goes on with; a wrong checkpoint is refused before the first byte, every reason by name.
+    """
+    from pathlib import Path
+
+    from ..lib.conversion import command, run
+    from ..lib.fp8 import conversion
+
+    if merge is not None:
+        if source is not None or output is not None:
+            raise typer.BadParameter("--merge DIR takes neither SOURCE nor --output")
+        with console.stream(main="file", source=merge) as stream:
+            files, summary = command.merged(Path(merge), force)
+            stream.write_all("file", files)
+            stream.write("summary", **summary)
+        return
+    if source is None or output is None:
+        raise typer.BadParameter("SOURCE and --output DIR are needed")
+    wish = conversion.Wish(
+        to=to,
+        include=tuple(include or ()),
+        exclude=tuple(exclude or ()),
+        unscaled=tuple(allow_unscaled or ()),
+        block=block,
+        scale=scale,
+        shard_nbytes=shard_size,
+    )
+    options = run.Options(jobs, run.part_of(part), resume, force)
+    with console.stream(main="file", source=source, hold=True) as stream:
+        checkpoint = conversion.open_source(source, revision, max_header)
+        stream.begin(format=checkpoint.format, revision=checkpoint.revision)
+        try:
+            plan, warnings = conversion.plan(checkpoint, wish, options.statistics)
+        except conversion.Refused as e:
+            stream.write_all("problem", (p.record() for p in e.problems))
+            raise
+        stream.write_all("problem", (p.record() for p in warnings))
+        if warnings:
+            console.note(f"warning: {warnings[0].message}")
+        with console.bar(plan.nbytes, "converting", unit="B") as bar:
+            options.progress = bar.update
+            outcome = command.carry_out(plan, Path(output), options, dry_run=dry_run, verify=verify)
+        stream.write_all("file", outcome.files)
+        stream.write_all("problem", (p.record() for p in outcome.problems))
+        stream.write("summary", **outcome.summary)
+    if outcome.problems:
+        first = outcome.problems[0]
+        console.say(f"{output}: {first.file}: {first.name}: {first.message}")
+        raise typer.Exit(1)

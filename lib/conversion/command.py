@@ -1,0 +1,79 @@
+"""What both converting commands do with a plan: carry it out, check it, tell of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..checkpoint.tensor import Problem
+from .plan import Plan
+from .run import Options, merge, run
+from .verify import differences
+
+Record = dict[str, Any]
+
+
+@dataclass
+class Outcome:
+    """What was done.
+
+    Attributes:
+        files: fields of `file` records.
+        summary: fields of the `summary` record.
+        problems: what verifying found.
+    """
+
+    files: list[Record]
+    summary: Record
+    problems: list[Problem]
+
+
+def carry_out(plan: Plan, out: Path, options: Options, *, dry_run: bool, verify: bool) -> Outcome:
+    """Write what a plan says, and verify it if asked.
+
+    Raises:
+        UsageProblem, EnvironmentProblem, InputError: as `run`.
+    """
+    i, n = options.part
+    mine = plan.shards[i - 1 :: n]
+    written: list[str] = []
+    problems: list[Problem] = []
+    if not dry_run:
+        with plan.files:
+            written = run(plan, out, options)
+            if verify:
+                problems = list(differences(plan, out, mine))
+    files = [
+        {"path": s.name, "nbytes": s.nbytes, "role": "tensors",
+         "written": s.name in written, "tensors": len(s.entries)}
+        for s in mine
+    ]  # fmt: skip
+    return Outcome(files, _summary(plan, mine, written, dry_run, verify), problems)
+
+
+def _summary(plan: Plan, mine: list[Any], written: list[str], dry: bool, verified: bool) -> Record:
+    return {
+        "tensors": sum(len(s.entries) for s in plan.shards),
+        "nbytes": plan.nbytes,
+        "shards": len(plan.shards),
+        "shards_of_part": len(mine),
+        "shards_written": len(written),
+        "counts": plan.counts(),
+        "bytes_written": sum(s.nbytes for s in mine if s.name in written),
+        "dry_run": dry,
+        "verified": verified and not dry,
+    }
+
+
+def merged(out: Path, force: bool) -> tuple[list[Record], Record]:
+    """Finish what was done in parts: fields of `file` records, and of the summary.
+
+    Raises:
+        SourceNotFound, UsageProblem: as `run.merge`.
+    """
+    state = merge(out, force=force)
+    files = [{"path": n, "nbytes": size, "role": "tensors"} for n, size in state["shards"]]
+    nbytes = sum(size for _, size in state["shards"])
+    summary = {"nbytes": nbytes, "shards": len(files), "counts": state["report"]["counts"]}
+    return files, summary

@@ -1,0 +1,83 @@
+"""convert-fp8 from its options to a plan."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from ..checkpoint.safetensors_header import MAX_HEADER
+from ..checkpoint.source import open_checkpoint
+from ..checkpoint.tensor import Checkpoint, Problem
+from ..conversion.plan import SHARD_NBYTES, Plan
+from ..errors import UsageProblem
+from . import to_dense, to_fp8
+from .to_dense import Refused
+
+__all__ = ["Refused", "Wish", "open_source", "plan"]
+
+TARGETS = (*to_dense.DTYPES, "fp8")
+
+
+@dataclass
+class Wish:
+    """What the command line asks for, as it was written."""
+
+    to: str = "bf16"
+    include: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    unscaled: tuple[str, ...] = ()
+    block: str = "128,128"
+    scale: str = "block"
+    shard_nbytes: int = SHARD_NBYTES
+
+
+def open_source(
+    source: str, revision: str | None = None, max_header: int = MAX_HEADER
+) -> Checkpoint:
+    """The checkpoint that is converted.
+
+    Raises:
+        as `open_checkpoint`.
+    """
+    return open_checkpoint(source, revision=revision, max_header=max_header)
+
+
+def plan(
+    checkpoint: Checkpoint, wish: Wish, statistics: dict[str, Any]
+) -> tuple[Plan, list[Problem]]:
+    """What will be written, and what is odd but no reason to refuse.
+
+    Args:
+        statistics: filled while the plan is carried out.
+    Raises:
+        UsageProblem: an option that does not go with another, or is not one.
+        Refused, Unsupported, InputError: the checkpoint.
+    """
+    if wish.to not in TARGETS:
+        raise UsageProblem("--to", found=repr(wish.to), expected=", ".join(TARGETS))
+    if wish.scale not in ("block", "per-tensor"):
+        raise UsageProblem("--scale", found=repr(wish.scale), expected="block or per-tensor")
+    if wish.to == "fp8":
+        choice = to_fp8.Choice(
+            include=wish.include,
+            exclude=wish.exclude,
+            block=None if wish.scale == "per-tensor" else block_of(wish.block),
+            shard_nbytes=wish.shard_nbytes,
+        )
+        return to_fp8.plan(checkpoint, choice, statistics), []
+    dense = to_dense.Choice(wish.to, wish.include, wish.exclude, wish.unscaled, wish.shard_nbytes)
+    judged = to_dense.judge(checkpoint, wish.unscaled)
+    return to_dense.plan_of(checkpoint, dense, judged, statistics), judged.warnings
+
+
+def block_of(text: str) -> tuple[int, int]:
+    """`R,C` of `--block`.
+
+    Raises:
+        UsageProblem: not two positive numbers.
+    """
+    match = re.fullmatch(r"([1-9][0-9]{0,5}),([1-9][0-9]{0,5})", text)
+    if match is None:
+        raise UsageProblem("--block", found=repr(text), expected="two numbers, as 128,128")
+    return int(match[1]), int(match[2])
