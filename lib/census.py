@@ -10,6 +10,7 @@ from math import prod
 from operator import itemgetter
 from typing import Any
 
+from .checkpoint.gguf_set import GgufFacts
 from .checkpoint.grouping import Key
 from .checkpoint.index import absent_numbers
 from .checkpoint.tensor import BITS, Problem, Tensor
@@ -27,6 +28,7 @@ class Counted:
         files: names of the files that hold them.
         missing, orphans, duplicates: names of tensors.
         absent: {file that the index names and that is not there: tensors it should hold}.
+        gguf: what a GGUF model says of itself; a record stream was judged by its writer.
     """
 
     tensors: list[Tensor] = field(default_factory=list)
@@ -40,6 +42,7 @@ class Counted:
     index_hash: str | None = None
     config_hash: str | None = None
     index_total_size: int | None = None
+    gguf: GgufFacts | None = None
 
 
 class Tally:

@@ -141,6 +141,7 @@ def counted(checkpoint: Checkpoint) -> Counted:
         index_hash=checkpoint.index_hash,
         config_hash=checkpoint.config_hash,
         index_total_size=(checkpoint.index or {}).get("total_size"),
+        gguf=checkpoint.gguf,
     )
 
 
