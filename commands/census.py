@@ -73,7 +73,7 @@ def census(
     from ..lib.checkpoint.config import tied
     from ..lib.checkpoint.strict_json import no_collector
     from ..lib.checkpoint.tensor import exit_code, first_of
-    from ..lib.families import recognise
+    from ..lib.families import gguf, recognise
 
     if source == against == "-":
         raise typer.BadParameter("only one of SOURCE and --against can be standard input")
@@ -90,11 +90,11 @@ def census(
             wanted = by or (["family"] if family else ["prefix"])
             keys = [(b, grouping.key_for(b, *rules)) for b in wanted]
         components, found = recognise.completeness(family, counted.config, names)
-        counted.problems += found
+        counted.problems += found + gguf.judge(counted.gguf, counted.tensors)
         summary = counting.summary(
             counted,
             tied=tied(counted.config),
-            family=family,
+            family=family or gguf.family(counted.gguf),
             components=components,
             as_dtypes=as_dtype or (),
         )
