@@ -146,6 +146,7 @@ def counted(checkpoint: Checkpoint) -> Counted:
         config_hash=checkpoint.config_hash,
         index_total_size=(checkpoint.index or {}).get("total_size"),
         folder=checkpoint.folder if checkpoint.format == "safetensors" else None,
+        gguf=checkpoint.gguf,
     )
 
 

@@ -12,6 +12,7 @@ from ..errors import InputError, SourceNotFound
 
 if TYPE_CHECKING:
     from .folder import Folder
+    from .gguf_set import GgufFacts
 
 BITS: dict[str, int] = {
     "BOOL": 8, "U8": 8, "I8": 8, "I16": 16, "U16": 16, "I32": 32, "U32": 32, "I64": 64, "U64": 64,
@@ -141,7 +142,7 @@ class Checkpoint:
         tensors: by name; file order of the index, then offset order in a file. In a package the key
             is COMPONENT/NAME, because two components may hold a tensor of one name.
         files: size in bytes of each file of tensors.
-        metadata: `__metadata__` of each file of tensors.
+        metadata: `__metadata__` of each file of tensors; of a GGUF file its key/value pairs.
         problems: everything found wrong, in order.
         index: {path, nbytes, total_size}, or None without an index.
         missing: names that the index gives and no sound header has.
@@ -153,6 +154,7 @@ class Checkpoint:
         requested_revision: as the user wrote it, or None.
         index_hash, config_hash: SHA-256 (hex) of the bytes of the index and config file, or None.
         bytes_read, requests: what reading the headers cost.
+        gguf: what a GGUF model says of itself, None for other formats.
     """
 
     source: str
@@ -162,7 +164,7 @@ class Checkpoint:
     revision: str | None = None
     tensors: dict[str, Tensor] = field(default_factory=dict)
     files: dict[str, int] = field(default_factory=dict)
-    metadata: dict[str, dict[str, str]] = field(default_factory=dict)
+    metadata: dict[str, dict[str, Any]] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
     config: dict[str, Any] = field(default_factory=dict)
     generation_config: dict[str, Any] = field(default_factory=dict)
@@ -176,6 +178,7 @@ class Checkpoint:
     config_hash: str | None = None
     bytes_read: int = 0
     requests: int = 0
+    gguf: GgufFacts | None = None
 
     def tensor(self, name: str) -> Tensor:
         """The tensor of that name.

@@ -78,9 +78,6 @@ def judge(checkpoint: Checkpoint, unscaled: tuple[str, ...] = ()) -> Judged:
         InputError, SourceNotFound: the files are not sound.
         Unsupported: not a safetensors checkpoint.
     """
-    if checkpoint.format != "safetensors":
-        raise Unsupported(f"{checkpoint.source}: format", found=checkpoint.format,
-                          expected="safetensors")  # fmt: skip
     require_whole(checkpoint)
     tensors = list(checkpoint.tensors.values())
     pairs = pair(tensors, read_settings(checkpoint.config))

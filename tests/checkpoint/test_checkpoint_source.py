@@ -277,11 +277,11 @@ def test_other_sources(source: str, error: type[Exception], tmp_path: Path,
 def test_folders_that_are_no_checkpoint(tmp_path: Path) -> None:
     with pytest.raises(SourceNotFound, match=r"no \.safetensors"):
         open_checkpoint(str(tmp_path))
-    (tmp_path / "m.gguf").write_bytes(b"GGUF")
-    with pytest.raises(Unsupported, match="GGUF"):
+    (tmp_path / "m.onnx").write_bytes(b"\x08\x08")
+    with pytest.raises(Unsupported, match="ONNX"):
         open_checkpoint(str(tmp_path))
-    with pytest.raises(Unsupported, match="GGUF"):
-        open_checkpoint(str(tmp_path / "m.gguf"))
+    with pytest.raises(Unsupported, match="ONNX"):
+        open_checkpoint(str(tmp_path / "m.onnx"))
 
 
 def test_several_indexes_are_ambiguous(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 DATA = Path(__file__).parents[1] / "data" / "hostile"
-FORMATS = ("safetensors", "index", "config", "fp8")
+FORMATS = ("safetensors", "index", "config", "fp8", "gguf")
 ALL = json.loads((DATA / "manifest.json").read_text())["cases"]
 CASES = [c for c in ALL if c["format"] in FORMATS]
 COMMANDS = ("inspect-headers", "census")
@@ -114,4 +114,4 @@ def test_from_inside_with_a_bare_name(case: dict[str, Any], cases: Path) -> None
 
 def test_all_formats_of_this_page_have_cases() -> None:
     assert {c["format"] for c in CASES} == set(FORMATS)
-    assert len(CASES) == 43
+    assert len(CASES) == 60

@@ -90,10 +90,11 @@ class _Source:
 
     def __init__(self, source: str) -> None:
         from ...checkpoint.source import open_checkpoint
-        from ...families import find
+        from ...families import find, gguf
         from ..bindings import Bindings
 
         self.checkpoint: Checkpoint = open_checkpoint(source)
+        gguf.refuse_payload(self.checkpoint)
         self.checkpoint.refuse_if_broken()
         self.family: str = find(self.checkpoint.config, f"{source}: config.json").NAME
         abi = family_module(self.family, "abi")
