@@ -29,8 +29,8 @@ def open_checkpoint(
     """Headers of a checkpoint; what is wrong with its files is in `problems`, not raised.
 
     Args:
-        source: a `.safetensors` file, a `*.index.json`, a folder of either (also a snapshot in a
-            Hub cache or a package of `export-component`), or `demo:shapes`.
+        source: a `.safetensors` or `.onnx` file, a `*.index.json`, a folder of these (also a
+            snapshot in a Hub cache or a package of `export-component`), or `demo:shapes`.
         revision: for sources on the Hub.
         max_header: largest safetensors header that is read, bytes.
         use_index: False lists the files of the folder and ignores its index.
@@ -99,6 +99,11 @@ def _read_file(checkpoint: Checkpoint, file: str, max_header: int) -> None:
     if file.endswith(".index.json"):
         SafetensorsSet(checkpoint, max_header).indexed(file)
         return
+    if file.lower().endswith(".onnx"):
+        from .onnx_set import OnnxSet  # other sources start quicker without it
+
+        OnnxSet(checkpoint).file(file)
+        return
     _refuse_other_formats(file, checkpoint.source)
     SafetensorsSet(checkpoint, max_header).file(file)
 
@@ -110,14 +115,29 @@ def _read_folder(checkpoint: Checkpoint, max_header: int, use_index: bool) -> No
     if index is not None:
         reader.indexed(index)
         return
-    if any(n.endswith(".safetensors") for n in names) or "package.json" in names:
+    if any(n.endswith(".safetensors") for n in names):
+        reader.folder_of_files()
+    elif _read_graphs(checkpoint, reader):
+        pass
+    elif "package.json" in names:
         reader.folder_of_files()
     else:
         for name in names:
             _refuse_other_formats(name, os.path.join(checkpoint.source, name))
         reader.config()
     if not checkpoint.files and not checkpoint.problems:
-        raise SourceNotFound(f"{checkpoint.source}: no .safetensors file in this folder")
+        raise SourceNotFound(f"{checkpoint.source}: no .safetensors or .onnx file in this folder")
+
+
+def _read_graphs(checkpoint: Checkpoint, reader: SafetensorsSet) -> bool:
+    """The ONNX graphs of a folder; False without one."""
+    from .onnx_set import OnnxSet, graphs_in  # other sources start quicker without it
+
+    graphs = graphs_in(checkpoint.folder)
+    if graphs:
+        reader.config()
+        OnnxSet(checkpoint).folder_of_graphs(graphs)
+    return bool(graphs)
 
 
 def _find_index(names: list[str], source: str) -> str | None:
@@ -132,8 +152,8 @@ def _find_index(names: list[str], source: str) -> str | None:
 
 
 def _refuse_other_formats(path: str, source: str) -> None:
-    """GGUF and ONNX inputs are well formed, but have no reader yet."""
-    for ending, name in ((".gguf", "GGUF"), (".onnx", "ONNX")):
+    """GGUF inputs are well formed, but have no reader yet."""
+    for ending, name in ((".gguf", "GGUF"),):
         if path.lower().endswith(ending):
             raise Unsupported(
                 f"{source}: {name} files are not read yet",

@@ -1,16 +1,26 @@
 """Walking an ONNX model: main graph, graphs in attributes, functions, training graphs.
 
 An external tensor or a custom operator may hide in any of them, so every check sees all. One pass
-collects everything: reading a field of a protobuf message is what costs time here.
+collects everything: reading a field of a protobuf message is what costs time here. Messages are
+those of the onnx package or of onnx_messages.py: they are read in the same way.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, SparseTensorProto, TensorProto
+if TYPE_CHECKING:
+    from onnx import (
+        AttributeProto,
+        FunctionProto,
+        GraphProto,
+        ModelProto,
+        NodeProto,
+        SparseTensorProto,
+        TensorProto,
+    )
 
 
 class Place(NamedTuple):
@@ -59,6 +69,11 @@ def bodies(node: NodeProto) -> Iterator[tuple[str, GraphProto]]:
             yield from _graphs(a)
 
 
+def function_path(f: FunctionProto) -> str:
+    """How messages call a function."""
+    return f"function {f.domain}::{f.name}" + (f":{f.overload}" if f.overload else "")
+
+
 def top_graphs(model: ModelProto) -> Iterator[tuple[str, GraphProto]]:
     """(path, graph) of the main graph ("") and of training graphs."""
     yield "", model.graph
@@ -75,7 +90,7 @@ def walk(model: ModelProto) -> Walk:
     for path, graph in top_graphs(model):
         _graph(found, path, graph, imports)
     for f in model.functions:
-        path = f"function {f.domain}::{f.name}"
+        path = function_path(f)
         for a in f.attribute_proto:
             _attribute(found, path, a, imports)
         _nodes(found, path, f.node, {o.domain: o.version for o in f.opset_import})
@@ -100,10 +115,8 @@ def _nodes(found: Walk, path: str, nodes: Iterable[NodeProto], imports: dict[str
                 _attribute(found, place.path, a, imports)
 
 
-_HOLDERS = frozenset(
-    AttributeProto.DESCRIPTOR.fields_by_name[name].number
-    for name in ("t", "g", "tensors", "graphs", "sparse_tensor", "sparse_tensors")
-)
+_HOLDERS = frozenset((5, 6, 10, 11, 22, 23))
+"""Numbers of t, g, tensors, graphs, sparse_tensor and sparse_tensors of an AttributeProto."""
 
 
 def _holds(a: AttributeProto) -> bool:

@@ -6,29 +6,29 @@ Source: ONNX IR.md, "Names Within a Graph", "Nodes" and "Functions".
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import onnx
-from onnx import GraphProto, ModelProto, NodeProto
+from . import onnx_walk as walk
+from .onnx_operators import exists
+from .onnx_rules import Fault
 
-from . import walk
-from .subject import Finding, bad
+if TYPE_CHECKING:
+    from onnx import GraphProto, ModelProto, NodeProto
 
 STANDARD = ("", "ai.onnx", "ai.onnx.ml", "ai.onnx.training", "ai.onnx.preview.training")
 """Domains whose operators onnx itself defines."""
 
 
-def scope_findings(model: ModelProto, file: str) -> list[Finding]:
+def scope_faults(model: ModelProto) -> list[Fault]:
     """All that breaks the rules of names, in all graphs and functions."""
-    rules = _Rules(model, file)
+    rules = _Rules(model)
     for path, graph in walk.top_graphs(model):
         known = set(rules.main) if path else set()
         rules.graph(path, graph, known, rules.imports(model))
         if not path:
             rules.main = rules.declared(graph)
     for f in model.functions:
-        path = f"function {f.domain}::{f.name}"
+        path = walk.function_path(f)
         known = set(f.input)
         if len(known) != len(f.input):
             rules.add(path, "an input's name twice", "duplicate-name")
@@ -37,26 +37,16 @@ def scope_findings(model: ModelProto, file: str) -> list[Finding]:
             if name not in known:
                 rules.add(path, f"output '{name}' is made by no node", "undefined-value")
     rules.recursion()
-    return rules.findings
+    return rules.faults
 
 
 def _at(path: str, node: NodeProto, index: int) -> str:
     return f"{path + ': ' if path else ''}node {walk.label(node, index)}"
 
 
-@cache
-def _exists(op_type: str, version: int, domain: str) -> bool:
-    try:
-        onnx.defs.get_schema(op_type, version, domain)
-    except onnx.defs.SchemaError:
-        return False
-    return True
-
-
 class _Rules:
-    def __init__(self, model: ModelProto, file: str) -> None:
-        self._file = file
-        self.findings: list[Finding] = []
+    def __init__(self, model: ModelProto) -> None:
+        self.faults: list[Fault] = []
         self.main: set[str] = set()
         self._functions = {(f.domain, f.name): f for f in model.functions}
         if len({(f.domain, f.name, f.overload) for f in model.functions}) != len(model.functions):
@@ -65,8 +55,7 @@ class _Rules:
     def add(
         self, path: str, text: str, reason: str, expected: Any = None, actual: Any = None
     ) -> None:
-        where = f"{path}: " if path else ""
-        self.findings.append(bad(f"{self._file}: {where}{text}", expected, actual, reason=reason))
+        self.faults.append(Fault(reason, path, text, expected, actual))
 
     def imports(self, owner: Any) -> dict[str, int]:
         return {"" if o.domain == "ai.onnx" else o.domain: o.version for o in owner.opset_import}
@@ -144,7 +133,7 @@ class _Rules:
         version = imports.get(domain)
         if version is None:
             return False
-        return domain not in STANDARD or _exists(node.op_type, version, domain)
+        return domain not in STANDARD or exists(node.op_type, version, domain)
 
     def _not_an_operator(
         self, at: str, node: NodeProto, domain: str, imports: dict[str, int]

@@ -1,0 +1,518 @@
+"""A bounded reader of protobuf messages by position. Standard library only.
+
+Messages are declared (`declare`) with the fields that are kept, checked, or only counted. Byte
+fields are noted by their place and not read, so a file with gigabytes of weights in it costs as
+much as one without. Nothing here recurses: depth is bounded by protobuf's own limit.
+
+Stricter than protobuf's own parsers, which keep a field of the wrong wire type as an unknown one,
+merge a single field that occurs twice, and skip groups: all of these are refused, no writer of the
+declared messages makes them. Source of the format: protobuf's "Encoding" page.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, NamedTuple
+
+from .folder import Readable
+
+MAX_BYTES = 2**31 - 1
+"""Bytes of one message, protobuf's own limit."""
+MAX_DEPTH = 100
+"""Messages inside the outermost one, protobuf's default limit."""
+MAX_TEXT = 1 << 16
+"""Longest text or list of dimensions that is kept, bytes."""
+MAX_FIELDS = 20_000_000
+MAX_MESSAGES = 2_000_000
+"""What is parsed and kept of one file: a file made to be wrong could have a thousand times that."""
+WHOLE = 32 << 20
+"""A file up to this size is read at once, bytes."""
+BLOCK = 64 << 10
+"""First read after a skip, bytes; blocks double while nothing is skipped, up to 16 of these."""
+_SHARED = 64
+"""Longest message, in bytes, of which equal ones are parsed once."""
+_SPARE = 32
+"""Bytes that a tag and a length take at most, with room."""
+_INT64, _INT32 = 2**63, 2**31
+
+_WIRES = {
+    "int64": 0, "int32": 0, "uint64": 0, "enum": 0, "double": 1, "float": 5, "text": 2, "bytes": 2,
+}  # fmt: skip
+_NAMES = ("a varint", "64 bits", "bytes", "a group", "a group's end", "32 bits")
+(_INT, _SMALL, _WIDE, _FIXED, _TEXT, _BYTES, _MESSAGE, _INTS, _VARINTS, _FIXEDS) = range(10)
+_OPS = {
+    "int64": _INT, "int32": _SMALL, "enum": _SMALL, "uint64": _WIDE, "double": _FIXED,
+    "float": _FIXED, "text": _TEXT, "bytes": _BYTES,
+}  # fmt: skip
+_DROP, _ONE, _MANY, _COUNT = range(4)
+_DECLARED = re.compile(r"(\w+)=(\d+):(\w+?)([*#]?)(-?)")
+_TOO_LONG = re.compile(rb"[\x80-\xff]{10}")
+_HIGH = bytes(range(128, 256))
+
+
+class Span:
+    """Where the bytes of a field are.
+
+    Attributes:
+        start, nbytes: of the first piece in the file; bytes of all pieces together.
+        count: values in it; of a byte field its bytes. `len` of the span.
+        whole: the values lie behind each other, each in its fixed width.
+    """
+
+    __slots__ = ("count", "nbytes", "start", "whole")
+
+    def __init__(self, start: int, nbytes: int, count: int, whole: bool) -> None:
+        self.start, self.nbytes, self.count, self.whole = start, nbytes, count, whole
+
+    def __len__(self) -> int:
+        return self.count
+
+
+class Field(NamedTuple):
+    """A declared field. `repeated` and `kept` as the declaration says; `counted` ones keep no value
+    but their number."""
+
+    number: int
+    name: str
+    kind: str
+    repeated: bool
+    kept: bool
+    counted: bool
+
+
+class Message:
+    """A message. Fields are attributes; one that is absent has its default, as in protobuf.
+
+    `HasField`, `ListFields` and `WhichOneof` mean what they mean for the messages of the protobuf
+    library, so that one rule can judge both.
+    """
+
+    fields: ClassVar[dict[str, Field]]
+    oneof: ClassVar[frozenset[str]]
+    shared: ClassVar[bool]
+    table: ClassVar[dict[int, tuple[int, str, int, Any]]]
+    numbers: ClassVar[dict[int, Field]]
+
+    def HasField(self, name: str) -> bool:
+        """Whether the field is there."""
+        return name in self.__dict__
+
+    def ListFields(self) -> list[tuple[Field, Any]]:
+        """The kept fields that are there, with their values."""
+        return [(self.fields[name], value) for name, value in self.__dict__.items()]
+
+    def WhichOneof(self, group: str) -> str | None:
+        """The member that is set of the message's one group, whatever that is called."""
+        members = [n for n in self.__dict__ if n in self.oneof]
+        return members[-1] if members else None
+
+
+def declare(text: str) -> dict[str, type[Message]]:
+    """Classes of messages, one a line: `Name field=number:kind ...`.
+
+    Kinds are `int64`, `int32`, `uint64`, `enum`, `float`, `double`, `text` (UTF-8), `bytes` and
+    names of messages. `*` after it: repeated. `#`: repeated, and only counted. `-`: checked and
+    dropped. `!` after a message's name: equal ones may be one object. `|` before a field: member
+    of the message's one group of which one is set.
+    """
+    kinds: dict[str, type[Message]] = {}
+    lines = [line.split() for line in text.replace("\\\n", " ").splitlines() if line.strip()]
+    for name, *_ in lines:
+        plain = name.rstrip("!")
+        kinds[plain] = type(plain, (Message,), {"shared": name != plain})
+    for name, *declared in lines:
+        kind = kinds[name.rstrip("!")]
+        kind.fields, kind.table, kind.numbers = {}, {}, {}
+        kind.oneof = frozenset(d[1:].split("=")[0] for d in declared if d.startswith("|"))
+        for one in declared:
+            match = _DECLARED.fullmatch(one.removeprefix("|"))
+            assert match, one
+            number, many, drop = int(match[2]), match[4], match[5]
+            f = Field(number, match[1], match[3], bool(many), not drop, many == "#")
+            kind.fields[f.name] = kind.numbers[number] = f
+            _enter(kind, f, kinds)
+    return kinds
+
+
+def _enter(kind: type[Message], f: Field, kinds: dict[str, type[Message]]) -> None:
+    """A field's ways to be written into the table by tag, and its default into the class."""
+    how = _DROP if not f.kept else _COUNT if f.counted else _MANY if f.repeated else _ONE
+    sub = kinds.get(f.kind)
+    wire = _WIRES.get(f.kind, 2)
+    width = {1: 8, 5: 4}.get(wire)
+    op = _MESSAGE if sub else _OPS[f.kind]
+    kind.table[f.number << 3 | wire] = (op, f.name, how, sub or width)
+    if f.repeated and wire != 2:  # also packed: all values behind each other in one byte field
+        packed = _FIXEDS if width else _INTS if how == _MANY else _VARINTS
+        kind.table[f.number << 3 | 2] = (packed, f.name, how, width)
+    default: Any = "" if f.kind == "text" else Span(0, 0, 0, True) if f.kind == "bytes" else 0
+    if sub:
+        default = sub()
+    setattr(kind, f.name, () if f.repeated else default)
+
+
+class Fault(NamedTuple):
+    """What is wrong with the encoding: `truncated`, `malformed`, `too-deep`, `too-large`,
+    `not-utf-8`."""
+
+    code: str
+    message: str
+
+
+@dataclass
+class Parsed:
+    """A message, as far as it could be read.
+
+    Attributes:
+        faults: all that is wrong with the encoding.
+        complete: False when reading ended at the last fault; the rest is unknown then.
+        open: messages that were being read at that point.
+    """
+
+    message: Any
+    faults: list[Fault] = field(default_factory=list)
+    complete: bool = True
+    open: list[Message] = field(default_factory=list)
+
+
+class _Stop(Exception):
+    """The encoding is broken; nothing after this point has a meaning."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.fault = Fault(code, message)
+
+
+def parse(source: Readable, kind: type[Message], first: bytes = b"") -> Parsed:
+    """The message that is all of a file.
+
+    Args:
+        first: bytes at its start that were read already; all of a file up to WHOLE, or BLOCK.
+    """
+    return _Parser(source, first).run(kind)
+
+
+def _varint(data: bytes, i: int) -> tuple[int, int]:
+    """The varint at data[i], and the index behind it.
+
+    Raises:
+        _Stop: more than 10 bytes or 64 bits.
+        IndexError: the data end inside.
+    """
+    value = shift = 0
+    while True:
+        byte = data[i]
+        i += 1
+        value |= (byte & 127) << shift
+        if byte < 128:
+            break
+        shift += 7
+        if shift > 63:
+            raise _Stop("malformed", "a varint of more than 10 bytes")
+    if value >> 64:
+        raise _Stop("malformed", "a varint of more than 64 bits")
+    return value, i
+
+
+def _signed(value: int) -> int:
+    return value - 2**64 if value >= _INT64 else value
+
+
+class _Parser:
+    def __init__(self, source: Readable, first: bytes) -> None:
+        self._source, self._first = source, first
+        self._size = source.nbytes
+        self._faults: list[Fault] = []
+        self._noted: set[str] = set()
+        self._block = BLOCK
+        self._after = -1
+
+    def _load(self, at: int, count: int) -> bytes:
+        """Bytes from `at` on: `count` of them and perhaps more; fewer only at the file's end."""
+        left = self._size - at
+        if at == 0 and self._first:
+            data = self._first
+        elif self._size <= WHOLE:
+            data = self._source.read(at, left)
+        else:
+            following = at <= self._after + BLOCK
+            self._block = min(2 * self._block, 16 * BLOCK) if following else BLOCK
+            data = self._source.read(at, min(left, max(count, self._block)))
+        if len(data) < min(count, left):
+            raise _Stop("truncated", "the file became shorter while it was read")
+        self._after = at + len(data)
+        return data
+
+    def _note(self, code: str, message: str) -> None:
+        """A fault that reading survives; each is told once."""
+        if message not in self._noted:
+            self._noted.add(message)
+            self._faults.append(Fault(code, message))
+
+    def run(self, kind: type[Message]) -> Parsed:
+        """Parse all of the file."""
+        self._open: list[Message] = []
+        root = kind()
+        try:
+            cut = self._run(kind, root)
+        except _Stop as e:
+            if not any(f.code == "truncated" for f in self._faults):
+                self._faults.append(e.fault)
+        except IndexError:
+            if not any(f.code == "truncated" for f in self._faults):
+                self._faults.append(Fault("truncated", "the file ends inside a field"))
+        else:
+            return Parsed(root, self._faults, not cut)
+        return Parsed(root, self._faults, False, self._open)
+
+    def _run(self, kind: type[Message], root: Message) -> bool:
+        """The loop: one field at a time, whatever its depth. Local names, because it is hot.
+
+        Returns whether the file was found to be cut (only then it goes on behind a fault).
+        """
+        cut = False
+        data = self._load(0, _SPARE)
+        base, have = 0, len(data)
+        safe = have if have == self._size else have - _SPARE
+        message, table, values = root, kind.table, root.__dict__
+        end = stop = self._size
+        memo: bytes | None = None
+        # what is inside of what: message, table of its kind, its end, key under which it is shared
+        stack: list[tuple[Message, dict[int, tuple[int, str, int, Any]], int, bytes | None]] = []
+        self._open = opened = [root]
+        shared: dict[type[Message], dict[bytes, Message]] = {}
+        texts: dict[bytes, str] = {}
+        fields_left, messages_left = MAX_FIELDS, MAX_MESSAGES
+        i = 0
+        more: Any
+        while True:
+            if i >= stop:
+                if not stack:
+                    return cut
+                if memo is not None:
+                    shared.setdefault(type(message), {})[memo] = message
+                opened.pop()
+                message, table, end, memo = stack.pop()
+                values, stop = message.__dict__, end - base
+                continue
+            if i > safe:
+                at = base + i
+                data = self._load(at, _SPARE)
+                base, have, i, stop = at, len(data), 0, end - at
+                safe = have if base + have == self._size else have - _SPARE
+            fields_left -= 1
+            if not fields_left:
+                raise _Stop("too-large", f"more than {MAX_FIELDS} fields")
+            key = data[i]
+            i += 1
+            if key > 127:
+                key, i = _varint(data, i - 1)
+            entry = table.get(key)
+            if entry is None:
+                self._unknown(message, key)
+                op, name, how, more = -1, "", _DROP, 0
+            else:
+                op, name, how, more = entry
+            wire = key & 7
+            if wire != 2:
+                at = i
+                if wire == 0:
+                    value = data[i]
+                    i += 1
+                    if value > 127:
+                        value, i = _varint(data, i - 1)
+                        if op == _INT:
+                            value = _signed(value)
+                        elif op == _SMALL:
+                            value = _signed(value)
+                            if not -_INT32 <= value < _INT32:
+                                where = f"{type(message).__name__}.{name}"
+                                self._note("malformed", f"{where}: {value} is not of 32 bits")
+                else:
+                    value = 0
+                    i += 8 if wire == 1 else 4
+                if i > stop:
+                    raise self._overrun(message, name, i - stop)
+                if how == _ONE:
+                    if name in values:
+                        raise _Stop("malformed", f"{type(message).__name__}.{name} twice")
+                    values[name] = value
+                elif how == _MANY:
+                    try:
+                        values[name].append(value)
+                    except KeyError:
+                        values[name] = [value]
+                elif how == _COUNT:
+                    self._count(values, name, base + at, i - at, 1, False)
+                continue
+            n = data[i]
+            i += 1
+            if n > 127:
+                n, i = _varint(data, i - 1)
+            j = i + n
+            if j > stop:
+                if stack or op != _MESSAGE:
+                    raise self._overrun(message, name, j - stop)
+                # the file is cut, but the fields that are there are as good as in a whole one
+                self._faults.append(self._overrun(message, name, j - stop).fault)
+                cut, j = True, stop
+            if op == _TEXT:
+                if n > MAX_TEXT:
+                    if how != _DROP:
+                        where = f"{type(message).__name__}.{name}"
+                        self._note("too-large", f"{where}: a text of {n} bytes")
+                        self._put(message, name, how, "")
+                    i = j
+                    continue
+                if j > have:
+                    at = base + i
+                    data = self._load(at, n)
+                    base, have, i, j, stop = at, len(data), 0, n, end - at
+                    safe = have if base + have == self._size else have - _SPARE
+                raw = data[i:j]
+                i = j
+                text = texts.get(raw)
+                if text is None:
+                    text = texts[raw] = self._text(raw, message, name)
+                if how == _ONE:
+                    if name in values:
+                        raise _Stop("malformed", f"{type(message).__name__}.{name} twice")
+                    values[name] = text
+                elif how == _MANY:
+                    try:
+                        values[name].append(text)
+                    except KeyError:
+                        values[name] = [text]
+                continue
+            if op == _MESSAGE:
+                if len(stack) >= MAX_DEPTH:
+                    raise _Stop("too-deep", f"nested deeper than {MAX_DEPTH} messages")
+                key_of = None
+                if more.shared:
+                    # 64 bytes nest 32 messages at most: deeper down each is parsed, and counted
+                    if n <= _SHARED and j <= have and len(stack) < MAX_DEPTH - _SHARED // 2:
+                        key_of = data[i:j]
+                        known = shared.get(more, {}).get(key_of)
+                        if known is not None:
+                            self._put(message, name, how, known)
+                            i = j
+                            continue
+                elif memo is not None:  # it holds something that has a place
+                    memo = None
+                messages_left -= 1
+                if not messages_left:
+                    raise _Stop("too-large", f"more than {MAX_MESSAGES} messages")
+                stack.append((message, table, end, memo))
+                inner = more()
+                if how == _MANY:
+                    try:
+                        values[name].append(inner)
+                    except KeyError:
+                        values[name] = [inner]
+                else:
+                    self._put(message, name, how, inner)
+                message, table, values = inner, more.table, inner.__dict__
+                opened.append(inner)
+                memo, stop, end = key_of, j, base + j
+                continue
+            if op == _BYTES:
+                if how == _COUNT:
+                    self._count(values, name, base + i, n, 1, False)
+                elif how != _DROP:
+                    self._put(message, name, how, Span(base + i, n, n, True))
+            elif op == _FIXEDS:
+                if n % more:
+                    where = f"{type(message).__name__}.{name}"
+                    raise _Stop("malformed", f"{where}: {n} bytes of {more}-byte values")
+                if how == _COUNT:
+                    self._count(values, name, base + i, n, n // more, True)
+            elif op == _VARINTS:
+                count = self._varints(data[i:j] if j <= have else None, base + i, n)
+                if how == _COUNT:
+                    self._count(values, name, base + i, n, count, False)
+            elif op == _INTS:
+                if n > MAX_TEXT:
+                    raise _Stop("too-large", f"{type(message).__name__}.{name}: {n} bytes")
+                if j > have:
+                    at = base + i
+                    data = self._load(at, n)
+                    base, have, i, j, stop = at, len(data), 0, n, end - at
+                    safe = have if base + have == self._size else have - _SPARE
+                numbers = values.setdefault(name, [])
+                while i < j:
+                    value, i = _varint(data, i)
+                    numbers.append(_signed(value))
+                if i > j:
+                    raise self._overrun(message, name, i - j)
+            i = j
+
+    def _put(self, message: Message, name: str, how: int, value: Any) -> None:
+        values = message.__dict__
+        if how == _MANY:
+            values.setdefault(name, []).append(value)
+        elif how == _ONE:
+            if name in values:
+                raise _Stop("malformed", f"{type(message).__name__}.{name} twice")
+            values[name] = value
+
+    def _count(
+        self, values: dict[str, Any], name: str, start: int, nbytes: int, count: int, whole: bool
+    ) -> None:
+        known = values.get(name)
+        if known is None:
+            values[name] = Span(start, nbytes, count, whole)
+        else:
+            known.nbytes += nbytes
+            known.count += count
+            known.whole = False
+
+    def _text(self, raw: bytes, message: Message, name: str) -> str:
+        try:
+            return raw.decode()
+        except UnicodeDecodeError:
+            where = f"{type(message).__name__}.{name}"
+            self._note("not-utf-8", f"{where} is not UTF-8: {raw[:60]!r}")
+            return raw.decode(errors="backslashreplace")
+
+    def _varints(self, data: bytes | None, start: int, nbytes: int) -> int:
+        """Number of varints in a packed field; those that are not in memory are read by blocks."""
+        count, tail, step = 0, b"", 16 * BLOCK
+        for at in range(start, start + nbytes, step):
+            size = min(step, start + nbytes - at)
+            piece = data[at - start : at - start + size] if data is not None else None
+            if piece is None:
+                piece = self._source.read(at, size)
+                if len(piece) < size:
+                    raise _Stop("truncated", "the file became shorter while it was read")
+            if _TOO_LONG.search(tail + piece):
+                raise _Stop("malformed", "a varint of more than 10 bytes")
+            tail = piece[-10:]
+            count += len(piece.translate(None, _HIGH))
+        if tail and tail[-1] > 127:
+            raise _Stop("malformed", "a packed field ends inside a varint")
+        return count
+
+    def _overrun(self, message: Message, name: str, by: int) -> _Stop:
+        where = type(message).__name__ + (f".{name}" if name else "")
+        if len(self._open) == 1:
+            return _Stop("truncated", f"the file ends {by} bytes before the end of {where}")
+        return _Stop("malformed", f"{where} ends {by} bytes behind the message that holds it")
+
+    def _unknown(self, message: Message, key: int) -> None:
+        """A field that is not declared is skipped; the tag itself has to make sense.
+
+        Raises:
+            _Stop: it does not.
+        """
+        number, wire = key >> 3, key & 7
+        where = type(message).__name__
+        if not 0 < number < 2**29 or wire > 5:
+            raise _Stop("malformed", f"{where}: no protobuf tag: field {number}, wire type {wire}")
+        if wire in (3, 4):
+            raise _Stop("malformed", f"{where}: field {number} is a group")
+        known = message.numbers.get(number)
+        if known is not None:
+            raise _Stop(
+                "malformed", f"{where}.{known.name}: found {_NAMES[wire]}, expected {known.kind}"
+            )
