@@ -59,7 +59,7 @@ _MESSAGES = declare(
         index_to_device_group_map=3:IntIntListEntry*- sharded_dim=4:ShardedDim*-
     IntIntListEntry key=1:int64- value=2:int64*-
     ShardedDim axis=1:int64- simple_sharding=2:SimpleShardedDim*-
-    SimpleShardedDim dim_value=1:int64- dim_param=2:text- num_shards=3:int64-
+    SimpleShardedDim |dim_value=1:int64- |dim_param=2:text- num_shards=3:int64-
     """
 )
 MODEL = _MESSAGES["Model"]

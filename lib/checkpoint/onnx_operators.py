@@ -5,6 +5,8 @@ Written by `python -m tests.checkpoint.operator_table`; not edited by hand.
 
 from __future__ import annotations
 
+MADE_FROM = "1.23.2"
+"""Version of onnx."""
 IR_VERSION = 14
 NEWEST: dict[str, int] = {
     "": 28,

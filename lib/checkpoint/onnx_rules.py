@@ -112,8 +112,8 @@ def tensor_faults(where: str, t: TensorProto) -> list[Fault]:
     field = TYPES[t.data_type].field
     if used and used[0] != field:
         return one("storage", f"data of {type_name(t.data_type)} in {used[0]}", field, used[0])
-    packed = width is not None and width < 8  # one byte of packed elements a value
-    wanted = (elements * (width or 8) + 7) // 8 if packed else elements
+    # 4-bit and 2-bit elements are packed into bytes, 6-bit ones are not (onnx.proto, int32_data)
+    wanted = (elements * width + 7) // 8 if width in (2, 4) else elements
     if t.data_type in _COMPLEX:
         wanted *= 2
     found = len(getattr(t, field))

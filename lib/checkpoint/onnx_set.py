@@ -110,9 +110,7 @@ class OnnxSet:
                 checkpoint.file_facts[name] = {"role": "data", "covered": data.covered}
         for (first, second), names in self._shared.items():
             shown = ", ".join(names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
-            message = (
-                f"{len(names)} tensors of {second} are also of {first}, counted twice: {shown}"
-            )
+            message = f"of {first} and {second}, counted in both: {len(names)} tensors: {shown}"
             checkpoint.problems.append(Problem("shared", message, severity="info"))
 
     def _unreferenced(self, graphs: dict[str, str]) -> None:

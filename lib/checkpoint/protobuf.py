@@ -167,7 +167,7 @@ class Parsed:
     Attributes:
         faults: all that is wrong with the encoding.
         complete: False when reading ended at the last fault; the rest is unknown then.
-        open: messages that were being read at that point.
+        open: messages that were being read at that point, and those that the file's end cuts.
     """
 
     message: Any
@@ -225,6 +225,7 @@ class _Parser:
         self._size = source.nbytes
         self._faults: list[Fault] = []
         self._noted: set[str] = set()
+        self._clipped: list[Message] = []
         self._block = BLOCK
         self._after = -1
 
@@ -263,15 +264,15 @@ class _Parser:
             if not any(f.code == "truncated" for f in self._faults):
                 self._faults.append(Fault("truncated", "the file ends inside a field"))
         else:
-            return Parsed(root, self._faults, not cut)
-        return Parsed(root, self._faults, False, self._open)
+            return Parsed(root, self._faults, not cut, self._clipped)
+        return Parsed(root, self._faults, False, self._open + self._clipped)
 
     def _run(self, kind: type[Message], root: Message) -> bool:
         """The loop: one field at a time, whatever its depth. Local names, because it is hot.
 
         Returns whether the file was found to be cut (only then it goes on behind a fault).
         """
-        cut = False
+        cut = clipped = False
         data = self._load(0, _SPARE)
         base, have = 0, len(data)
         safe = have if have == self._size else have - _SPARE
@@ -352,11 +353,13 @@ class _Parser:
                 n, i = _varint(data, i - 1)
             j = i + n
             if j > stop:
-                if stack or op != _MESSAGE:
+                if op != _MESSAGE or (stack and not cut):
                     raise self._overrun(message, name, j - stop)
                 # the file is cut, but the fields that are there are as good as in a whole one
-                self._faults.append(self._overrun(message, name, j - stop).fault)
-                cut, j = True, stop
+                if not cut:
+                    self._faults.append(self._overrun(message, name, j - stop).fault)
+                cut, n, j = True, stop - i, stop
+                clipped = True
             if op == _TEXT:
                 if n > MAX_TEXT:
                     if how != _DROP:
@@ -389,7 +392,7 @@ class _Parser:
                 if len(stack) >= MAX_DEPTH:
                     raise _Stop("too-deep", f"nested deeper than {MAX_DEPTH} messages")
                 key_of = None
-                if more.shared:
+                if more.shared and not clipped:
                     # 64 bytes nest 32 messages at most: deeper down each is parsed, and counted
                     if n <= _SHARED and j <= have and len(stack) < MAX_DEPTH - _SHARED // 2:
                         key_of = data[i:j]
@@ -414,6 +417,9 @@ class _Parser:
                     self._put(message, name, how, inner)
                 message, table, values = inner, more.table, inner.__dict__
                 opened.append(inner)
+                if clipped:
+                    self._clipped.append(inner)
+                    clipped = False
                 memo, stop, end = key_of, j, base + j
                 continue
             if op == _BYTES:

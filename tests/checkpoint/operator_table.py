@@ -19,6 +19,8 @@ Written by `python -m tests.checkpoint.operator_table`; not edited by hand.
 
 from __future__ import annotations
 
+MADE_FROM = "{version}"
+"""Version of onnx."""
 IR_VERSION = {ir}
 NEWEST: dict[str, int] = {{
 {newest}}}
