@@ -3,7 +3,8 @@
 Listed are the stored tensors of the whole model (graphs in attributes, functions, sparse tensors,
 training graphs too), and the inputs and outputs of the main graph. A tensor of the main graph is
 called by its name; another one by the path that the messages of verify-package use, such as
-`node if (If).then_branch: initializer 'w'` or `node k (Constant).value`.
+`node if (If).then_branch: initializer 'w'` or `node k (Constant).value`. All stored tensors have
+the role `initializer`: runtimes make initializers of constants, too.
 
 The rules are those of verify-package (onnx_rules.py, onnx_scopes.py, onnx_external.py), on messages
 of the own parser (protobuf.py). Operators of other domains than the standard ones are not judged.
@@ -13,9 +14,10 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
-from ..errors import printable
+from ..errors import MAX_ECHO, printable, shorten
 from .folder import Folder, NotReadable, Readable
 from .header import Header, noting_failures
 from .onnx_external import (
@@ -28,7 +30,7 @@ from .onnx_external import (
     range_fault,
 )
 from .onnx_messages import MODEL
-from .onnx_rules import Fault, tensor_faults, value_faults, version_faults
+from .onnx_rules import MAX_FAULTS, Fault, tensor_faults, value_faults, version_faults
 from .onnx_scopes import scope_faults
 from .onnx_types import TYPES, dtype
 from .onnx_types import nbytes as nbytes_of
@@ -40,6 +42,10 @@ from .tensor import NO_PAYLOAD, Port, Problem, Tensor
 MAX_PROPERTY = 1 << 16
 """Longest value of metadata_props that is repeated, bytes; of longer ones length and head are."""
 _HEAD = 256
+MAX_FILES = 100_000
+"""Data files of a graph that are looked up."""
+MAX_LISTED = 1000
+"""Operators, functions and opsets that `metadata` lists; of more, the most frequent or first."""
 _RAW = frozenset(("float_data", "double_data"))
 """Fields whose values lie in the file as they would in raw_data."""
 
@@ -127,7 +133,7 @@ def _read(header: OnnxHeader, folder: Folder, f: Readable) -> None:
         faults += version_faults(model)
     _tensors(header, folder, everything, parsed)
     if parsed.complete:
-        faults += value_faults(everything.graphs)
+        faults += islice(value_faults(everything.graphs), MAX_FAULTS)
         faults += scope_faults(model)
     for fault in faults:
         where = f"{fault.where}: " if fault.where else ""
@@ -214,7 +220,12 @@ def _external(
 ) -> None:
     """Judge the tensors in other files and list the sound ones; each file is looked up once."""
     inside = header.file.rpartition("/")[0]
-    for location, tensors in by_location(found).items():
+    for number, (location, tensors) in enumerate(by_location(found).items()):
+        if number == MAX_FILES:
+            header.broken("too-large", f"more than {MAX_FILES} data files")
+        if number >= MAX_FILES:
+            header.unsound += [names[e.where] for e in tensors]
+            continue
         name = f"{inside}/{location}" if inside else location
         data = _data_file(header, folder, location, name, tensors)
         if data is None:
@@ -252,7 +263,7 @@ def _data_file(
 
     A file that is not there yet does not make a tensor unsound: the graph says all of it.
     """
-    shown = f"location '{printable(location)}'"
+    shown = f"location '{printable(shorten(location, MAX_ECHO))}'"
     more = f" and {len(tensors) - 1} more" if len(tensors) > 1 else ""
     users = f" ({tensors[0].where}{more})"
     fault = location_fault(location)
@@ -316,14 +327,16 @@ def _facts(header: OnnxHeader, f: Readable, model: Any, everything: Walk) -> Non
         for p in everything.nodes
     )
     found["onnx.ir_version"] = model.ir_version
-    found["onnx.opset_import"] = {o.domain or "ai.onnx": o.version for o in model.opset_import}
+    opsets = model.opset_import[:MAX_LISTED]
+    found["onnx.opset_import"] = {o.domain or "ai.onnx": o.version for o in opsets}
     if producer:
         found["onnx.producer"] = producer
     found["onnx.graph"] = model.graph.name
     found["onnx.nodes"] = len(everything.nodes)
-    found["onnx.operators"] = dict(sorted(operators.items()))
+    frequent = sorted(operators.items(), key=lambda row: -row[1])[:MAX_LISTED]
+    found["onnx.operators"] = dict(sorted(frequent))
     if model.functions:
-        found["onnx.functions"] = [f"{x.domain}::{x.name}" for x in model.functions]
+        found["onnx.functions"] = [f"{x.domain}::{x.name}" for x in model.functions[:MAX_LISTED]]
 
 
 def _read_text(f: Readable, start: int, count: int) -> str:

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, TensorProto, TypeProto
 
 MAX_ELEMENTS = 2**63 - 1
+MAX_FAULTS = 10_000
+"""What is kept of one kind of rule and model; a file made to be wrong could have millions."""
 KEYS = ("location", "offset", "length", "checksum")
 """Keys of external_data in the standard (ONNX IR.md, "External Tensor Data")."""
 _STRING, _COMPLEX = 8, (14, 15)

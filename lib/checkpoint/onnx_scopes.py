@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import onnx_walk as walk
 from .onnx_operators import exists
-from .onnx_rules import Fault
+from .onnx_rules import MAX_FAULTS, Fault
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto
@@ -23,14 +23,14 @@ def scope_faults(model: ModelProto) -> list[Fault]:
     """All that breaks the rules of names, in all graphs and functions."""
     rules = _Rules(model)
     for path, graph in walk.top_graphs(model):
-        known = set(rules.main) if path else set()
-        rules.graph(path, graph, known, rules.imports(model))
+        outer = _Names(rules.main) if path else None
+        rules.graph(path, graph, _Names(outer=outer), rules.imports(model))
         if not path:
             rules.main = rules.declared(graph)
     for f in model.functions:
         path = walk.function_path(f)
-        known = set(f.input)
-        if len(known) != len(f.input):
+        known = _Names(f.input)
+        if len(known.here) != len(f.input):
             rules.add(path, "an input's name twice", "duplicate-name")
         rules.nodes(path, f.node, known, rules.imports(f))
         for name in f.output:
@@ -44,6 +44,28 @@ def _at(path: str, node: NodeProto, index: int) -> str:
     return f"{path + ': ' if path else ''}node {walk.label(node, index)}"
 
 
+class _Names:
+    """Names that are known in a graph. Those of the graphs around it are not copied: thousands of
+    branches would each copy thousands of names."""
+
+    __slots__ = ("_outer", "here")
+
+    def __init__(self, here: Iterable[str] = (), outer: _Names | None = None) -> None:
+        self.here, self._outer = set(here), outer
+
+    def outside(self, name: str) -> bool:
+        """Whether a graph around this one has the name."""
+        around = self._outer
+        while around is not None:
+            if name in around.here:
+                return True
+            around = around._outer
+        return False
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.here or self.outside(name)
+
+
 class _Rules:
     def __init__(self, model: ModelProto) -> None:
         self.faults: list[Fault] = []
@@ -55,7 +77,8 @@ class _Rules:
     def add(
         self, path: str, text: str, reason: str, expected: Any = None, actual: Any = None
     ) -> None:
-        self.faults.append(Fault(reason, path, text, expected, actual))
+        if len(self.faults) < MAX_FAULTS:
+            self.faults.append(Fault(reason, path, text, expected, actual))
 
     def imports(self, owner: Any) -> dict[str, int]:
         return {"" if o.domain == "ai.onnx" else o.domain: o.version for o in owner.opset_import}
@@ -65,9 +88,8 @@ class _Rules:
         names |= {s.values.name for s in graph.sparse_initializer}
         return names | {o for n in graph.node for o in n.output}
 
-    def graph(self, path: str, graph: GraphProto, outer: set[str], imports: dict[str, int]) -> None:
-        """Judge one graph; `outer` are the names of the graphs around it."""
-        known = set(outer)
+    def graph(self, path: str, graph: GraphProto, known: _Names, imports: dict[str, int]) -> None:
+        """Judge one graph; `known` are the names of the graphs around it, and gets its own."""
         for what, names in (
             ("input", [v.name for v in graph.input]),
             (
@@ -80,10 +102,10 @@ class _Rules:
             for name in names:
                 if not name:
                     self.add(path, f"{what} without a name", "no-name")
-                elif name in seen or name in outer:
+                elif name in seen or known.outside(name):
                     self.add(path, f"{what} '{name}' twice", "duplicate-name")
                 seen.add(name)
-            known |= seen  # an initializer may be the default of an input of its name
+            known.here |= seen  # an initializer may be the default of an input of its name
         self.nodes(path, graph.node, known, imports)
         seen = set()
         for v in graph.output:
@@ -94,13 +116,14 @@ class _Rules:
                 self.add(path, f"output '{v.name}' is made by no node", "undefined-value")
 
     def nodes(
-        self, path: str, nodes: Sequence[NodeProto], known: set[str], imports: dict[str, int]
+        self, path: str, nodes: Sequence[NodeProto], known: _Names, imports: dict[str, int]
     ) -> None:
         """Judge a list of nodes; adds what they make to `known`."""
         later = {o: i for i, n in enumerate(nodes) for o in n.output if o}
+        here = known.here
         for i, node in enumerate(nodes):
             for name in node.input:
-                if name and name not in known:
+                if name and name not in here and not known.outside(name):
                     self._unknown(_at(path, node, i), name, later, nodes)
             domain = "" if node.domain == "ai.onnx" else node.domain
             if not self._operator(node, domain, imports):
@@ -110,12 +133,13 @@ class _Rules:
                 if len(attributes) != len(node.attribute):
                     self.add(_at(path, node, i), "an attribute twice", "duplicate-name")
             for name, body in walk.bodies(node):
-                self.graph(f"{_at(path, node, i)}.{name}", body, known, imports)
+                inner = walk.below(_at(path, node, i), name)
+                self.graph(inner, body, _Names(outer=known), imports)
             for name in node.output:
                 if name and name in known:
                     text = f"makes '{name}', which exists already"
                     self.add(_at(path, node, i), text, "duplicate-name")
-                known.add(name)
+                here.add(name)
 
     def _unknown(
         self, at: str, name: str, later: dict[str, int], nodes: Sequence[NodeProto]
@@ -155,10 +179,17 @@ class _Rules:
             }
             for key, f in self._functions.items()
         }
-        done: set[tuple[str, str]] = set()
-        while ready := [k for k in calls if k not in done and calls[k] <= done]:
-            done.update(ready)
-        for domain, name in sorted(set(calls) - done):
+        callers: dict[tuple[str, str], list[tuple[str, str]]] = {}
+        for key, called in calls.items():
+            for other in called:
+                callers.setdefault(other, []).append(key)
+        ready = [key for key, called in calls.items() if not called]
+        for key in ready:  # grows while it is walked
+            for caller in callers.get(key, ()):
+                calls[caller].discard(key)
+                if not calls[caller]:
+                    ready.append(caller)
+        for domain, name in sorted(set(calls) - set(ready)):
             self.add(f"function {domain}::{name}", "calls itself", "recursion")
 
 

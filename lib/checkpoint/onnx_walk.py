@@ -11,6 +11,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
+from ..errors import shorten
+
 if TYPE_CHECKING:
     from onnx import (
         AttributeProto,
@@ -21,6 +23,12 @@ if TYPE_CHECKING:
         SparseTensorProto,
         TensorProto,
     )
+
+
+MAX_LABEL = 200
+"""Characters of a name that a path repeats."""
+MAX_PATH = 600
+"""Characters of a path: graphs inside graphs would make it long for each tensor in them."""
 
 
 class Place(NamedTuple):
@@ -59,7 +67,8 @@ class Walk:
 
 def label(node: NodeProto, index: int) -> str:
     """A node's name, else its place; with its operator."""
-    return f"{node.name or f'#{index}'} ({node.op_type})"
+    name = shorten(node.name, MAX_LABEL) or f"#{index}"
+    return f"{name} ({shorten(node.op_type, MAX_LABEL)})"
 
 
 def bodies(node: NodeProto) -> Iterator[tuple[str, GraphProto]]:
@@ -71,7 +80,8 @@ def bodies(node: NodeProto) -> Iterator[tuple[str, GraphProto]]:
 
 def function_path(f: FunctionProto) -> str:
     """How messages call a function."""
-    return f"function {f.domain}::{f.name}" + (f":{f.overload}" if f.overload else "")
+    name = f"{f.domain}::{f.name}" + (f":{f.overload}" if f.overload else "")
+    return f"function {shorten(name, MAX_LABEL)}"
 
 
 def top_graphs(model: ModelProto) -> Iterator[tuple[str, GraphProto]]:
@@ -125,7 +135,7 @@ def _holds(a: AttributeProto) -> bool:
 
 
 def _attribute(found: Walk, path: str, a: AttributeProto, imports: dict[str, int]) -> None:
-    at = f"{path}.{a.name}"
+    at = below(path, a.name)
     if a.HasField("t"):
         found.tensors.append((at, a.t))
     for i, t in enumerate(a.tensors):
@@ -135,7 +145,7 @@ def _attribute(found: Walk, path: str, a: AttributeProto, imports: dict[str, int
     for i, s in enumerate(a.sparse_tensors):
         _sparse(found, f"{at}[{i}]", s)
     for name, graph in _graphs(a):
-        _graph(found, f"{path}.{name}", graph, imports)
+        _graph(found, below(path, name), graph, imports)
 
 
 def _graphs(a: AttributeProto) -> Iterator[tuple[str, GraphProto]]:
@@ -148,6 +158,12 @@ def _graphs(a: AttributeProto) -> Iterator[tuple[str, GraphProto]]:
 def _sparse(found: Walk, path: str, s: SparseTensorProto) -> None:
     found.tensors.append((f"{path}.values", s.values))
     found.tensors.append((f"{path}.indices", s.indices))
+
+
+def below(path: str, name: str) -> str:
+    """Path of what an attribute holds; of a long one, its end."""
+    at = f"{path}.{shorten(name, MAX_LABEL)}"
+    return at if len(at) <= MAX_PATH else f"...{at[-MAX_PATH:]}"
 
 
 def _at(path: str, what: str) -> str:

@@ -24,7 +24,7 @@ MAX_DEPTH = 100
 MAX_TEXT = 1 << 16
 """Longest text or list of dimensions that is kept, bytes."""
 MAX_FIELDS = 20_000_000
-MAX_MESSAGES = 2_000_000
+MAX_MESSAGES = 1_000_000
 """What is parsed and kept of one file: a file made to be wrong could have a thousand times that."""
 WHOLE = 32 << 20
 """A file up to this size is read at once, bytes."""
@@ -34,6 +34,7 @@ _SHARED = 64
 """Longest message, in bytes, of which equal ones are parsed once."""
 _SPARE = 32
 """Bytes that a tag and a length take at most, with room."""
+_NOTED = 1000
 _INT64, _INT32 = 2**63, 2**31
 
 _WIRES = {
@@ -247,7 +248,7 @@ class _Parser:
 
     def _note(self, code: str, message: str) -> None:
         """A fault that reading survives; each is told once."""
-        if message not in self._noted:
+        if message not in self._noted and len(self._noted) < _NOTED:
             self._noted.add(message)
             self._faults.append(Fault(code, message))
 
@@ -403,7 +404,7 @@ class _Parser:
                             continue
                 elif memo is not None:  # it holds something that has a place
                     memo = None
-                messages_left -= 1
+                messages_left -= how != _DROP
                 if not messages_left:
                     raise _Stop("too-large", f"more than {MAX_MESSAGES} messages")
                 stack.append((message, table, end, memo))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -444,6 +445,50 @@ def test_one_byte_changed(tmp_path_factory: pytest.TempPathFactory, at: int, val
         assert set(codes(header)) <= external
 
 
+def in_seconds(folder: Path, raw: bytes, limit: float = 3) -> OnnxHeader:
+    """The header of a file that is made to be expensive."""
+    started = time.perf_counter()
+    header = read(folder, b"\x08\x0a\x42\x02\x10\x15" + raw)
+    assert time.perf_counter() - started < limit
+    return header
+
+
+def test_many_branches_do_not_copy_many_names(tmp_path: Path) -> None:
+    branch = field(5, field(1, b"then_branch") + field(6, field(2, b"")))
+    nodes = [
+        field(1, field(2, b"v%d" % i) + field(4, b"If") + field(1, b"c") + branch)
+        for i in range(20_000)
+    ]
+    header = in_seconds(tmp_path, field(7, b"".join(nodes) + field(11, field(1, b"c"))))
+    assert header.problems == []
+
+
+def test_a_long_chain_of_functions(tmp_path: Path) -> None:
+    def function(i: int, calls: int) -> bytes:
+        node = field(7, field(4, b"f%d" % calls) + field(7, b"d"))
+        opset = field(9, field(1, b"d") + b"\x10\x01")
+        return field(25, field(1, b"f%d" % i) + field(10, b"d") + node + opset)
+
+    chain = [function(i, i + 1) for i in range(20_000)]
+    assert in_seconds(tmp_path, field(7, b"") + b"".join(chain)).problems == []
+    header = in_seconds(tmp_path, field(7, b"") + b"".join([*chain, function(20_000, 0)]))
+    assert set(codes(header)) == {"recursion", "more-problems"}
+
+
+def test_a_long_name_is_not_repeated_for_each_tensor_below(tmp_path: Path) -> None:
+    body = field(5, b"\x10\x01\x08\x00" + field(8, b"t")) * 20_000
+    node = field(4, b"If") + field(3, b"N" * 60_000) + field(5, field(1, b"g") + field(6, body))
+    header = in_seconds(tmp_path, field(7, field(1, node)))
+    assert len(header.tensors) == 20_000
+    assert max(len(t.name) for t in header.tensors) < 1000
+
+
+def test_only_so_many_faults_are_kept(tmp_path: Path) -> None:
+    nodes = [field(1, field(4, b"Frob") + field(1, b"g%d" % i)) for i in range(100_000)]
+    header = in_seconds(tmp_path, field(7, b"".join(nodes)))
+    assert len(header.problems) == 1001 and codes(header)[-1] == "more-problems"
+
+
 AUDIT = """
 import sys
 seen = []
@@ -453,6 +498,7 @@ import ntool.lib.checkpoint.onnx_set
 del seen[:]
 checkpoint = open_checkpoint(sys.argv[1])
 assert len(checkpoint.tensors) == int(sys.argv[2]), checkpoint.problems
+assert not {"onnx", "numpy", "google"} & set(sys.modules)
 print(*seen, sep="\\n")
 """
 
@@ -476,12 +522,14 @@ def test_no_data_file_is_opened(tmp_path: Path) -> None:
 
 
 MEASURE = """
-import resource, sys, time
+import sys, time
 started = time.perf_counter()
 from ntool.guard import run
 code = run(["inspect-headers", sys.argv[1]])
-peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-print(time.perf_counter() - started, peak, file=sys.stderr)
+seconds = time.perf_counter() - started
+# the process's own peak: ru_maxrss would be that of the process that started it, if that is larger
+rows = open("/proc/self/status").read().splitlines() if sys.platform == "linux" else []
+print(seconds, *(r.split()[1] for r in rows if r.startswith("VmHWM")), file=sys.stderr)
 sys.exit(code)
 """
 
@@ -500,9 +548,10 @@ def test_100_gigabytes_beside_the_graph(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert f'"nbytes":{size}' in done.stdout
-    seconds, peak = map(float, done.stderr.split())
+    seconds, *peak = map(float, done.stderr.split())
     assert seconds < 2
-    assert peak < 300 << 10  # kilobytes
+    assert all(p < 300 << 10 for p in peak)  # kilobytes
+    assert peak or sys.platform != "linux"
 
 
 def test_windows_give_the_same_header(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
