@@ -457,7 +457,7 @@ def test_many_branches_do_not_copy_many_names(tmp_path: Path) -> None:
     branch = field(5, field(1, b"then_branch") + field(6, field(2, b"")))
     nodes = [
         field(1, field(2, b"v%d" % i) + field(4, b"If") + field(1, b"c") + branch)
-        for i in range(20_000)
+        for i in range(40_000)
     ]
     header = in_seconds(tmp_path, field(7, b"".join(nodes) + field(11, field(1, b"c"))))
     assert header.problems == []
