@@ -5,7 +5,7 @@ Texts for people and the values of attributes are checked and dropped; payloads 
 
 from __future__ import annotations
 
-from .protobuf import declare
+from .protobuf_fields import declare
 
 _MESSAGES = declare(
     r"""

@@ -1,6 +1,6 @@
 """A bounded reader of protobuf messages by position. Standard library only.
 
-Messages are declared (`declare`) with the fields that are kept, checked, or only counted. Byte
+Messages are declared (protobuf_fields.py) with the fields that are kept, checked, or counted. Byte
 fields are noted by their place and not read, so a file with gigabytes of weights in it costs as
 much as one without. Nothing here recurses: depth is bounded by protobuf's own limit.
 
@@ -13,9 +13,25 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 from .folder import Readable
+from .protobuf_fields import (
+    BYTES,
+    COUNT,
+    DROP,
+    FIXEDS,
+    INT,
+    INTS,
+    MANY,
+    MESSAGE,
+    ONE,
+    SMALL,
+    TEXT,
+    VARINTS,
+    Message,
+    Span,
+)
 
 MAX_BYTES = 2**31 - 1
 """Bytes of one message, protobuf's own limit."""
@@ -37,120 +53,9 @@ _SPARE = 32
 _NOTED = 1000
 _INT64, _INT32 = 2**63, 2**31
 
-_WIRES = {
-    "int64": 0, "int32": 0, "uint64": 0, "enum": 0, "double": 1, "float": 5, "text": 2, "bytes": 2,
-}  # fmt: skip
 _NAMES = ("a varint", "64 bits", "bytes", "a group", "a group's end", "32 bits")
-(_INT, _SMALL, _WIDE, _FIXED, _TEXT, _BYTES, _MESSAGE, _INTS, _VARINTS, _FIXEDS) = range(10)
-_OPS = {
-    "int64": _INT, "int32": _SMALL, "enum": _SMALL, "uint64": _WIDE, "double": _FIXED,
-    "float": _FIXED, "text": _TEXT, "bytes": _BYTES,
-}  # fmt: skip
-_DROP, _ONE, _MANY, _COUNT = range(4)
-_DECLARED = re.compile(r"(\w+)=(\d+):(\w+?)([*#]?)(-?)")
 _TOO_LONG = re.compile(rb"[\x80-\xff]{10}")
 _HIGH = bytes(range(128, 256))
-
-
-class Span:
-    """Where the bytes of a field are.
-
-    Attributes:
-        start, nbytes: of the first piece in the file; bytes of all pieces together.
-        count: values in it; of a byte field its bytes. `len` of the span.
-        whole: the values lie behind each other, each in its fixed width.
-    """
-
-    __slots__ = ("count", "nbytes", "start", "whole")
-
-    def __init__(self, start: int, nbytes: int, count: int, whole: bool) -> None:
-        self.start, self.nbytes, self.count, self.whole = start, nbytes, count, whole
-
-    def __len__(self) -> int:
-        return self.count
-
-
-class Field(NamedTuple):
-    """A declared field. `repeated` and `kept` as the declaration says; `counted` ones keep no value
-    but their number."""
-
-    number: int
-    name: str
-    kind: str
-    repeated: bool
-    kept: bool
-    counted: bool
-
-
-class Message:
-    """A message. Fields are attributes; one that is absent has its default, as in protobuf.
-
-    `HasField`, `ListFields` and `WhichOneof` mean what they mean for the messages of the protobuf
-    library, so that one rule can judge both.
-    """
-
-    fields: ClassVar[dict[str, Field]]
-    oneof: ClassVar[frozenset[str]]
-    shared: ClassVar[bool]
-    table: ClassVar[dict[int, tuple[int, str, int, Any]]]
-    numbers: ClassVar[dict[int, Field]]
-
-    def HasField(self, name: str) -> bool:
-        """Whether the field is there."""
-        return name in self.__dict__
-
-    def ListFields(self) -> list[tuple[Field, Any]]:
-        """The kept fields that are there, with their values."""
-        return [(self.fields[name], value) for name, value in self.__dict__.items()]
-
-    def WhichOneof(self, group: str) -> str | None:
-        """The member that is set of the message's one group, whatever that is called."""
-        members = [n for n in self.__dict__ if n in self.oneof]
-        return members[-1] if members else None
-
-
-def declare(text: str) -> dict[str, type[Message]]:
-    """Classes of messages, one a line: `Name field=number:kind ...`.
-
-    Kinds are `int64`, `int32`, `uint64`, `enum`, `float`, `double`, `text` (UTF-8), `bytes` and
-    names of messages. `*` after it: repeated. `#`: repeated, and only counted. `-`: checked and
-    dropped. `!` after a message's name: equal ones may be one object. `|` before a field: member
-    of the message's one group of which one is set.
-    """
-    kinds: dict[str, type[Message]] = {}
-    lines = [line.split() for line in text.replace("\\\n", " ").splitlines() if line.strip()]
-    for name, *_ in lines:
-        plain = name.rstrip("!")
-        kinds[plain] = type(plain, (Message,), {"shared": name != plain})
-    for name, *declared in lines:
-        kind = kinds[name.rstrip("!")]
-        kind.fields, kind.table, kind.numbers = {}, {}, {}
-        kind.oneof = frozenset(d[1:].split("=")[0] for d in declared if d.startswith("|"))
-        for one in declared:
-            match = _DECLARED.fullmatch(one.removeprefix("|"))
-            assert match, one
-            number, many, drop = int(match[2]), match[4], match[5]
-            f = Field(number, match[1], match[3], bool(many), not drop, many == "#")
-            kind.fields[f.name] = kind.numbers[number] = f
-            _enter(kind, f, kinds)
-    return kinds
-
-
-def _enter(kind: type[Message], f: Field, kinds: dict[str, type[Message]]) -> None:
-    """A field's ways to be written into the table by tag, and its default into the class."""
-    how = _DROP if not f.kept else _COUNT if f.counted else _MANY if f.repeated else _ONE
-    sub = kinds.get(f.kind)
-    wire = _WIRES.get(f.kind, 2)
-    width = {1: 8, 5: 4}.get(wire)
-    op = _MESSAGE if sub else _OPS[f.kind]
-    kind.table[f.number << 3 | wire] = (op, f.name, how, sub or width)
-    if f.repeated and wire != 2:  # also packed: all values behind each other in one byte field
-        packed = _FIXEDS if width else _INTS if how == _MANY else _VARINTS
-        kind.table[f.number << 3 | 2] = (packed, f.name, how, width)
-    default: Any = "" if f.kind == "text" else Span(0, 0, 0, True) if f.kind == "bytes" else 0
-    if sub:
-        default = sub()
-    setattr(kind, f.name, () if f.repeated else default)
 
 
 class Fault(NamedTuple):
@@ -313,7 +218,7 @@ class _Parser:
             entry = table.get(key)
             if entry is None:
                 self._unknown(message, key)
-                op, name, how, more = -1, "", _DROP, 0
+                op, name, how, more = -1, "", DROP, 0
             else:
                 op, name, how, more = entry
             wire = key & 7
@@ -324,9 +229,9 @@ class _Parser:
                     i += 1
                     if value > 127:
                         value, i = _varint(data, i - 1)
-                        if op == _INT:
+                        if op == INT:
                             value = _signed(value)
-                        elif op == _SMALL:
+                        elif op == SMALL:
                             value = _signed(value)
                             if not -_INT32 <= value < _INT32:
                                 where = f"{type(message).__name__}.{name}"
@@ -336,16 +241,16 @@ class _Parser:
                     i += 8 if wire == 1 else 4
                 if i > stop:
                     raise self._overrun(message, name, i - stop)
-                if how == _ONE:
+                if how == ONE:
                     if name in values:
                         raise _Stop("malformed", f"{type(message).__name__}.{name} twice")
                     values[name] = value
-                elif how == _MANY:
+                elif how == MANY:
                     try:
                         values[name].append(value)
                     except KeyError:
                         values[name] = [value]
-                elif how == _COUNT:
+                elif how == COUNT:
                     self._count(values, name, base + at, i - at, 1, False)
                 continue
             n = data[i]
@@ -354,16 +259,16 @@ class _Parser:
                 n, i = _varint(data, i - 1)
             j = i + n
             if j > stop:
-                if op != _MESSAGE or (stack and not cut):
+                if op != MESSAGE or (stack and not cut):
                     raise self._overrun(message, name, j - stop)
                 # the file is cut, but the fields that are there are as good as in a whole one
                 if not cut:
                     self._faults.append(self._overrun(message, name, j - stop).fault)
                 cut, n, j = True, stop - i, stop
                 clipped = True
-            if op == _TEXT:
+            if op == TEXT:
                 if n > MAX_TEXT:
-                    if how != _DROP:
+                    if how != DROP:
                         where = f"{type(message).__name__}.{name}"
                         self._note("too-large", f"{where}: a text of {n} bytes")
                         self._put(message, name, how, "")
@@ -379,17 +284,17 @@ class _Parser:
                 text = texts.get(raw)
                 if text is None:
                     text = texts[raw] = self._text(raw, message, name)
-                if how == _ONE:
+                if how == ONE:
                     if name in values:
                         raise _Stop("malformed", f"{type(message).__name__}.{name} twice")
                     values[name] = text
-                elif how == _MANY:
+                elif how == MANY:
                     try:
                         values[name].append(text)
                     except KeyError:
                         values[name] = [text]
                 continue
-            if op == _MESSAGE:
+            if op == MESSAGE:
                 if len(stack) >= MAX_DEPTH:
                     raise _Stop("too-deep", f"nested deeper than {MAX_DEPTH} messages")
                 key_of = None
@@ -404,12 +309,12 @@ class _Parser:
                             continue
                 elif memo is not None:  # it holds something that has a place
                     memo = None
-                messages_left -= how != _DROP
+                messages_left -= how != DROP
                 if not messages_left:
                     raise _Stop("too-large", f"more than {MAX_MESSAGES} messages")
                 stack.append((message, table, end, memo))
                 inner = more()
-                if how == _MANY:
+                if how == MANY:
                     try:
                         values[name].append(inner)
                     except KeyError:
@@ -423,22 +328,22 @@ class _Parser:
                     clipped = False
                 memo, stop, end = key_of, j, base + j
                 continue
-            if op == _BYTES:
-                if how == _COUNT:
+            if op == BYTES:
+                if how == COUNT:
                     self._count(values, name, base + i, n, 1, False)
-                elif how != _DROP:
+                elif how != DROP:
                     self._put(message, name, how, Span(base + i, n, n, True))
-            elif op == _FIXEDS:
+            elif op == FIXEDS:
                 if n % more:
                     where = f"{type(message).__name__}.{name}"
                     raise _Stop("malformed", f"{where}: {n} bytes of {more}-byte values")
-                if how == _COUNT:
+                if how == COUNT:
                     self._count(values, name, base + i, n, n // more, True)
-            elif op == _VARINTS:
+            elif op == VARINTS:
                 count = self._varints(data[i:j] if j <= have else None, base + i, n)
-                if how == _COUNT:
+                if how == COUNT:
                     self._count(values, name, base + i, n, count, False)
-            elif op == _INTS:
+            elif op == INTS:
                 if n > MAX_TEXT:
                     raise _Stop("too-large", f"{type(message).__name__}.{name}: {n} bytes")
                 if j > have:
@@ -456,9 +361,9 @@ class _Parser:
 
     def _put(self, message: Message, name: str, how: int, value: Any) -> None:
         values = message.__dict__
-        if how == _MANY:
+        if how == MANY:
             values.setdefault(name, []).append(value)
-        elif how == _ONE:
+        elif how == ONE:
             if name in values:
                 raise _Stop("malformed", f"{type(message).__name__}.{name} twice")
             values[name] = value

@@ -16,7 +16,8 @@ from onnx import ModelProto
 from ntool.lib.checkpoint import protobuf
 from ntool.lib.checkpoint.onnx_messages import MESSAGES, MODEL
 from ntool.lib.checkpoint.onnx_operators import MADE_FROM
-from ntool.lib.checkpoint.protobuf import Field, Message, Parsed, Span, declare, parse
+from ntool.lib.checkpoint.protobuf import Parsed, parse
+from ntool.lib.checkpoint.protobuf_fields import Field, Message, Span, declare
 from ntool.lib.checkpoint.regular_file import open_regular
 
 from .header_files import InMemory
