@@ -31,9 +31,9 @@ def open_checkpoint(
     """Headers of a checkpoint; what is wrong with its files is in `problems`, not raised.
 
     Args:
-        source: a `.safetensors` file, a `*.index.json`, a GGUF file (of a split set any part), a
-            folder of these (also a snapshot in a Hub cache or a package of `export-component`), or
-            `demo:shapes`.
+        source: a `.safetensors` or `.onnx` file, a `*.index.json`, a GGUF file (of a split set any
+            part), a folder of these (also a snapshot in a Hub cache or a package of
+            `export-component`), or `demo:shapes`.
         revision: for sources on the Hub.
         max_header: largest header that is read, bytes.
         use_index: False lists the files of the folder and ignores its index.
@@ -99,16 +99,18 @@ def _local(source: str) -> str:
 
 
 def _read_file(checkpoint: Checkpoint, file: str, max_header: int, full: bool) -> None:
-    """One file: an index, or a file of tensors."""
+    """One file: an index, a graph, or a file of tensors."""
+    tells = file.lower().endswith((".safetensors", ".json", ".onnx"))
     if file.endswith(".index.json"):
         SafetensorsSet(checkpoint, max_header).indexed(file)
-        return
-    tells = file.lower().endswith((".safetensors", ".json", ".onnx"))
-    if is_gguf(file) or (not tells and begins_like_gguf(checkpoint, file)):
+    elif is_gguf(file) or (not tells and begins_like_gguf(checkpoint, file)):
         GgufSet(checkpoint, max_header, full).file(file)
-        return
-    _refuse_other_formats(file, checkpoint.source)
-    SafetensorsSet(checkpoint, max_header).file(file)
+    elif file.lower().endswith(".onnx"):
+        from .onnx_set import OnnxSet  # other sources start quicker without it
+
+        OnnxSet(checkpoint).file(file)
+    else:
+        SafetensorsSet(checkpoint, max_header).file(file)
 
 
 def _read_folder(checkpoint: Checkpoint, max_header: int, use_index: bool, full: bool) -> None:
@@ -123,15 +125,13 @@ def _read_folder(checkpoint: Checkpoint, max_header: int, use_index: bool, full:
     if ggufs and not _leads(files, names):
         GgufSet(checkpoint, max_header, full).folder_of_files()
         _left_out(checkpoint, files, "a GGUF model")
-    elif files or "package.json" in names:
+    elif files or not _read_graphs(checkpoint, reader):
         reader.folder_of_files()
         _left_out(checkpoint, ggufs, "a safetensors checkpoint")
-    else:
-        for name in names:
-            _refuse_other_formats(name, os.path.join(checkpoint.source, name))
-        reader.config()
     if not checkpoint.files and not checkpoint.problems:
-        raise SourceNotFound(f"{checkpoint.source}: no .safetensors or .gguf file in this folder")
+        raise SourceNotFound(
+            f"{checkpoint.source}: no .safetensors, .gguf or .onnx file in this folder"
+        )
 
 
 def _leads(files: list[str], names: list[str]) -> bool:
@@ -147,6 +147,17 @@ def _left_out(checkpoint: Checkpoint, names: list[str], what: str) -> None:
     checkpoint.problems += [Problem("unlisted-file", message, "info", file=n) for n in names]
 
 
+def _read_graphs(checkpoint: Checkpoint, reader: SafetensorsSet) -> bool:
+    """The ONNX graphs of a folder; False without one."""
+    from .onnx_set import OnnxSet, graphs_in  # other sources start quicker without it
+
+    graphs = graphs_in(checkpoint.folder)
+    if graphs:
+        reader.config()
+        OnnxSet(checkpoint).folder_of_graphs(graphs)
+    return bool(graphs)
+
+
 def _find_index(names: list[str], source: str) -> str | None:
     """Name of the index among the files of a folder, or None without one."""
     found = [n for n in names if n.endswith(".safetensors.index.json")]
@@ -156,12 +167,3 @@ def _find_index(names: list[str], source: str) -> str | None:
         text = ", ".join(found)
         raise UsageProblem(f"{source}: several index files", found=text, hint="name one of them")
     return found[0] if found else None
-
-
-def _refuse_other_formats(path: str, source: str) -> None:
-    """ONNX inputs are well formed, but have no reader yet."""
-    if path.lower().endswith(".onnx"):
-        raise Unsupported(
-            f"{source}: ONNX files are not read yet",
-            expected="a .safetensors or .gguf file, a *.index.json or a folder of them",
-        )
