@@ -24,8 +24,9 @@ from .pairs import FP8, Pairs, is_scale, pair
 from .settings import read_settings
 
 DTYPES = {"bf16": "BF16", "f16": "F16", "f32": "F32"}
-BAND = 1 << 20
-"""Bytes of codes that are read at a time, at least one row."""
+BAND = 1 << 18
+"""Bytes of codes that are read at a time, at least one row. Larger reads and writes take fresh
+memory each time, which costs more than the calls they save."""
 _PACKED = frozenset(("F4", "F6_E2M3", "F6_E3M2", "F8_E8M0", *FP8))
 _ACTIVATIONS = (".input_scale", ".input_scale_inv", ".activation_scale")
 _QUANTISED = ("quantization_config", "compression_config")
