@@ -11,11 +11,11 @@ from typing import Annotated
 import typer
 
 from ..console import console
-from ..options import MaxHeader, Source
+from ..options import AnySource, MaxHeader, Revision
 
 
 def census(
-    source: Source,
+    source: AnySource,
     by: Annotated[
         list[str] | None,
         typer.Option(
@@ -61,6 +61,7 @@ def census(
         ),
     ] = None,
     max_header: MaxHeader = 100_000_000,
+    revision: Revision = None,
 ) -> None:
     """Count the tensors of a checkpoint by group and dtype, and say what is wrong with it.
 
@@ -71,16 +72,21 @@ def census(
     from ..lib import comparison, inspection
     from ..lib.checkpoint import grouping
     from ..lib.checkpoint.config import tied
+    from ..lib.checkpoint.source import local_wins
     from ..lib.checkpoint.strict_json import no_collector
     from ..lib.checkpoint.tensor import exit_code, first_of
     from ..lib.families import recognise
 
     if source == against == "-":
         raise typer.BadParameter("only one of SOURCE and --against can be standard input")
-    with no_collector(), console.stream(main="group", source=source) as stream:
+    with no_collector(), console.stream(main="group", source=source, hold=source != "-") as stream:
+        for note in filter(None, map(local_wins, filter(None, (source, against)))):
+            console.note(note)
         expected = comparison.read_expected(expect) if expect is not None else None
         other = inspection.read(against, max_header) if against is not None else None
-        counted = inspection.read(source, max_header)
+        counted = inspection.read(source, max_header, revision)
+        if source != "-":
+            stream.begin(revision=counted.revision)
         names = frozenset(t.name for t in counted.tensors)
         family = recognise.recognise(counted.config, names)
         if groups is not None:

@@ -9,6 +9,7 @@ _ntool_takes() {
         'inspect-headers --include') kind=text ;;
         'inspect-headers --exclude') kind=text ;;
         'inspect-headers --max-header') kind=text ;;
+        'inspect-headers --revision') kind=text ;;
         'inspect-headers --format') kind=words choices='jsonl table csv tsv' ;;
         'inspect-headers --progress') kind=words choices='auto always never' ;;
         'inspect-headers '[0-9]*) kind=source ;;
@@ -19,6 +20,7 @@ _ntool_takes() {
         'census --against') kind=source ;;
         'census --allow-missing') kind=text ;;
         'census --max-header') kind=text ;;
+        'census --revision') kind=text ;;
         'census --format') kind=words choices='jsonl table csv tsv' ;;
         'census --progress') kind=words choices='auto always never' ;;
         'census 1') kind=source ;;
@@ -113,8 +115,8 @@ _ntool_demos='demo:shapes'
 _ntool_options() {
     case $1 in
         '') choices='--version --help -h' ;;
-        inspect-headers) choices='--include --exclude --full --max-header --no-index --format --progress --quiet -q --verbose -v --help -h' ;;
-        census) choices='--by --groups --as-dtype --expect --against --allow-missing --max-header --format --progress --quiet -q --verbose -v --help -h' ;;
+        inspect-headers) choices='--include --exclude --full --max-header --revision --no-index --format --progress --quiet -q --verbose -v --help -h' ;;
+        census) choices='--by --groups --as-dtype --expect --against --allow-missing --max-header --revision --format --progress --quiet -q --verbose -v --help -h' ;;
         export-component) choices='--output -o --dtype --set --ep --force-f16 --data --shard-size --force --dry-run --format --progress --quiet -q --verbose -v --help -h' ;;
         run-prefill) choices='--prompt --prompt-file --messages --query --tokens --image --task --system --think --min-pixels --max-pixels --decode --raw --all-logits --size --steps --cfg --img-cfg --cfg-norm --cfg-interval --shift --t-eps --seed --rng --latent --device --threads --low-memory --output -o --format --progress --quiet -q --verbose -v --help -h' ;;
         sample-image) choices='--output -o --prompt --image --prompts --messages --query --system --think --min-pixels --max-pixels --prefix --prefix-images-only --prefix-unconditional --size --fit --steps --cfg --img-cfg --cfg-norm --cfg-interval --shift --t-eps --seed --count --rng --latent --save-latent --trace --sheet --no-metadata --device --threads --low-memory --plan --format --progress --quiet -q --verbose -v --help -h' ;;

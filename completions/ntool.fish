@@ -35,6 +35,7 @@ set -g __ntool_valued \
     'inspect-headers --include' \
     'inspect-headers --exclude' \
     'inspect-headers --max-header' \
+    'inspect-headers --revision' \
     'inspect-headers --format' \
     'inspect-headers --progress' \
     'census --by' \
@@ -44,6 +45,7 @@ set -g __ntool_valued \
     'census --against' \
     'census --allow-missing' \
     'census --max-header' \
+    'census --revision' \
     'census --format' \
     'census --progress' \
     'export-component --output' \
@@ -141,6 +143,7 @@ complete -c ntool -n '__ntool_at inspect-headers' -l include -x -d 'Only names t
 complete -c ntool -n '__ntool_at inspect-headers' -l exclude -x -d 'Not the names that match. May be repeated.'
 complete -c ntool -n '__ntool_at inspect-headers' -l full -d 'Long lists of metadata and config in full.'
 complete -c ntool -n '__ntool_at inspect-headers' -l max-header -x -d 'Largest header to read.'
+complete -c ntool -n '__ntool_at inspect-headers' -l revision -x -d 'Branch, tag or commit on the Hub; as SOURCE@REV.'
 complete -c ntool -n '__ntool_at inspect-headers' -l no-index -d 'List the files of the folder, whatever its index says.'
 complete -c ntool -n '__ntool_at inspect-headers' -l format -x -a 'jsonl table csv tsv' -d 'Form of the records. Default: table on a terminal, else jsonl.'
 complete -c ntool -n '__ntool_at inspect-headers' -l progress -x -a 'auto always never' -d 'Progress on stderr.'
@@ -157,6 +160,7 @@ complete -c ntool -n '__ntool_at census' -l expect -r -F -d 'Saved summary, or s
 complete -c ntool -n '__ntool_at census' -l against -r -F -a 'demo:shapes' -d 'Compare with another checkpoint: exit 1 if it differs.'
 complete -c ntool -n '__ntool_at census' -l allow-missing -x -d 'Tensors that may be absent. Repeatable.'
 complete -c ntool -n '__ntool_at census' -l max-header -x -d 'Largest header to read.'
+complete -c ntool -n '__ntool_at census' -l revision -x -d 'Branch, tag or commit on the Hub; as SOURCE@REV.'
 complete -c ntool -n '__ntool_at census' -l format -x -a 'jsonl table csv tsv' -d 'Form of the records. Default: table on a terminal, else jsonl.'
 complete -c ntool -n '__ntool_at census' -l progress -x -a 'auto always never' -d 'Progress on stderr.'
 complete -c ntool -n '__ntool_at census' -l quiet -s q -d 'No notes on stderr.'

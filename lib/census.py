@@ -27,6 +27,7 @@ class Counted:
         files: names of the files that hold them.
         missing, orphans, duplicates: names of tensors.
         absent: {file that the index names and that is not there: tensors it should hold}.
+        revision: commit on the Hub, or None.
     """
 
     tensors: list[Tensor] = field(default_factory=list)
@@ -40,6 +41,7 @@ class Counted:
     index_hash: str | None = None
     config_hash: str | None = None
     index_total_size: int | None = None
+    revision: str | None = None
 
 
 class Tally:

@@ -65,7 +65,7 @@ def package_of(source: str, note: Callable[[str], None]) -> Package:
     """
     if is_package(source):
         return open_package(source)
-    checkpoint = open_checkpoint(source)
+    checkpoint = open_checkpoint(source, local=True)
     checkpoint.refuse_if_broken()
     folder = cache_folder() / cache_key(checkpoint)
     found, _ = _whole(folder)
