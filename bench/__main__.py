@@ -14,7 +14,7 @@ from fnmatch import fnmatchcase
 from itertools import chain
 from pathlib import Path
 
-from . import conversions, gguf_headers, goldens, headers, loops, packages, report, startup
+from . import conversions, gguf_headers, goldens, headers, hub, loops, packages, report, startup
 from .measure import Failed, Skipped
 from .table import Bench, Line, Row, aligned
 
@@ -22,6 +22,7 @@ ROWS: tuple[Row, ...] = (
     *startup.ROWS,
     *headers.ROWS,
     *gguf_headers.ROWS,
+    *hub.ROWS,
     *packages.ROWS,
     *conversions.ROWS,
     *loops.ROWS,

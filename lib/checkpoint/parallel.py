@@ -6,6 +6,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
+from functools import partial
 from queue import SimpleQueue
 from typing import TypeVar
 
@@ -13,17 +14,17 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 IN_FLIGHT = 16
-"""Requests at a time; the code that makes one holds a semaphore of so many."""
+"""Threads, each with at most one request."""
 AHEAD = 2 * IN_FLIGHT
-"""Threads, and results that may wait for their turn: while some parse, others' requests run."""
+"""Results that may wait for their turn."""
 
 
 def in_order(
     function: Callable[[T], R], items: Iterable[T], wait: Callable[[Future[R]], R]
 ) -> Iterator[R]:
-    """`function(item)` of all items in their order, AHEAD of them at a time.
+    """`function(item)` of all items in their order, IN_FLIGHT of them at a time.
 
-    At most so many results are held. After one that raises no other is started; those that run are
+    At most AHEAD results are held. After one that raises no other is started; those that run are
     left to themselves, in threads that do not keep the process.
 
     Args:
@@ -35,7 +36,7 @@ def in_order(
 
     def work() -> None:
         while (job := todo.get()) is not None:
-            settle(job[0], lambda item=job[1]: function(item))  # type: ignore[misc]
+            settle(job[0], partial(function, job[1]))
 
     try:
         for item in items:

@@ -76,7 +76,6 @@ class RangeClient:
         self._fields = {"User-Agent": agent, "Accept-Encoding": "identity"}
         self._token = token
         self._lock = threading.Lock()
-        self._slots = threading.BoundedSemaphore(parallel.IN_FLIGHT)
         self._moved = time.monotonic()
         self._connections = Connections(timeout)
 
@@ -116,7 +115,7 @@ class RangeClient:
             span = ranges.span_of_reply(response.status, fields, offset, count)
             total = span.total
             # an answer that is read to its end leaves its connection for the next request
-            cut = response.status == 200 and (total is None or total > span.count)
+            cut = response.status != 206 and (total != span.count or not span.count)
             data = self._body(response, span.count, deadline, cut)
             if len(data) < span.count:
                 if total is not None:
@@ -147,20 +146,20 @@ class RangeClient:
         while True:
             attempt += 1
             try:
-                with self._slots, self._answer(url, fields, deadline) as (response, first):
+                with self._answer(url, fields, deadline) as (response, first):
                     return body(response, deadline, first)
             except (BadReply, ValueError) as e:
                 raise EnvironmentProblem(f"{name}: network: {e}") from e
             except Interrupted as e:
                 reason: Exception = e
-                wait = e.after
+                after = e.after
             except FAILURES as e:
-                reason, wait = e, None
+                reason, after = e, None
             told = _told(reason)
-            wait = ranges.pause(attempt) if wait is None else wait
+            wait = max(ranges.pause(attempt), after or 0)
             if attempt == ranges.TRIES or wait >= deadline.left:
-                if isinstance(reason, Interrupted) and reason.after:
-                    told += f", to be repeated after {reason.after:.0f} s"
+                if after:
+                    told += f", to be repeated after {after:.0f} s"
                 tried = f"tried {attempt} times" if attempt > 1 else "tried once"
                 host = urlsplit(url).netloc.rpartition("@")[2]
                 raise EnvironmentProblem(

@@ -11,6 +11,7 @@ import argparse
 import hashlib
 import json
 import socket
+import ssl
 import sys
 import threading
 import time
@@ -116,6 +117,7 @@ class LoopbackHub:
     Args:
         delay: seconds before each answer.
         redirects: safetensors files are on the second port.
+        certificate: files of a certificate and its key; the Hub then speaks https, the CDN http.
 
     Attributes:
         repositories: by `OWNER/NAME`.
@@ -123,7 +125,13 @@ class LoopbackHub:
         log: requests so far.
     """
 
-    def __init__(self, *, delay: float = 0.0, redirects: bool = False) -> None:
+    def __init__(
+        self,
+        *,
+        delay: float = 0.0,
+        redirects: bool = False,
+        certificate: tuple[Path, Path] | None = None,
+    ) -> None:
         self.repositories: dict[str, Repository] = {}
         self.faults: dict[str, Fault] = {}
         self.log: list[Request] = []
@@ -131,7 +139,8 @@ class LoopbackHub:
         self.stopping = threading.Event()
         self._counts: dict[str, int] = {}
         self._lock = threading.Lock()
-        self._servers = {name: _Server(self, name) for name in (HUB, CDN)}
+        self._secure = certificate is not None
+        self._servers = {HUB: _Server(self, HUB, certificate), CDN: _Server(self, CDN)}
 
     def __enter__(self) -> LoopbackHub:
         return self
@@ -143,7 +152,8 @@ class LoopbackHub:
             server.server_close()
 
     def address(self, port: str = HUB) -> str:
-        return f"http://127.0.0.1:{self._servers[port].server_port}"
+        scheme = "https" if self._secure and port == HUB else "http"
+        return f"{scheme}://127.0.0.1:{self._servers[port].server_port}"
 
     def environment(self, home: Path) -> dict[str, str]:
         """What points a client at this Hub, and at nothing of the user's."""
@@ -365,8 +375,14 @@ class _Server(ThreadingHTTPServer):
     block_on_close = False
     request_queue_size = 64
 
-    def __init__(self, hub: LoopbackHub, name: str) -> None:
+    def __init__(
+        self, hub: LoopbackHub, name: str, certificate: tuple[Path, Path] | None = None
+    ) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
+        if certificate is not None:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(*certificate)
+            self.socket = context.wrap_socket(self.socket, server_side=True)
         self.hub, self.name = hub, name
         self._open: list[socket.socket] = []
         threading.Thread(target=self.serve_forever, args=(0.01,), daemon=True).start()

@@ -17,7 +17,7 @@ from ntool.lib.errors import EnvironmentProblem, SourceNotFound, Unsupported, Us
 
 from .header_files import entry, index, shard, write
 from .hub_fixtures import INDEX, ONE, TOKEN, TWO, hole, hub, model, require_same
-from .loopback_hub import CDN, LoopbackHub, Repository, commit_of
+from .loopback_hub import CDN, LoopbackHub, Reply, Repository, Request, commit_of
 
 __all__ = ["hub"]
 
@@ -225,7 +225,7 @@ def test_sixteen_in_flight_in_order_with_bounded_memory(hub: LoopbackHub, tmp_pa
         with lock:
             at_once += 1
             most = max(most, at_once)
-        time.sleep(0.01)
+        time.sleep(0.04)
         with lock:
             at_once -= 1
 
@@ -335,6 +335,21 @@ def test_sizes_that_a_listing_does_not_have(hub: LoopbackHub, tmp_path: Path) ->
     folder = model(tmp_path / "m")
     repository = hub.add("org/model", folder)
     repository.listing = [{"rfilename": s["rfilename"]} for s in Repository(folder).siblings()]
+    require_same(open_checkpoint("org/model"), folder)
+
+
+def test_empty_files_of_unknown_size(hub: LoopbackHub, tmp_path: Path) -> None:
+    folder = tmp_path / "m"
+    folder.mkdir()
+    (folder / "empty.safetensors").write_bytes(b"")
+    repository = hub.add("org/model", folder)
+    repository.listing = [{"rfilename": "empty.safetensors"}]
+
+    def told(reply: Reply, request: Request, count: int) -> None:
+        assert reply.status == 416
+        reply.body = b"Requested Range Not Satisfiable"
+
+    hub.faults["hub:*.safetensors"] = told
     require_same(open_checkpoint("org/model"), folder)
 
 
