@@ -85,8 +85,8 @@ def judge(checkpoint: Checkpoint, unscaled: tuple[str, ...] = ()) -> Judged:
     problems = [p for p in pairs.problems if not _allowed(p, unscaled)]
     if pairs.settings.listed:
         problems += skip_list.judge(pairs, tensors, checkpoint.tensors.keys()).problems
-    _, found = scale_values.check(checkpoint.folder, pairs.scales.values())
-    problems += found
+    if checkpoint.folder.local:  # of a remote one each scale is looked at when it is used
+        problems += scale_values.check(checkpoint.folder, pairs.scales.values())[1]
     errors = [p for p in problems if p.severity == "error"]
     if errors:
         first = errors[0]
@@ -302,7 +302,7 @@ class Dense:
         """
         import numpy as np
 
-        from ..numeric.blocks import blocks_of
+        from ..numeric.blocks import blocks_of, scale_facts
         from ..numeric.float8 import E4M3, E5M2, scales_to_f32
 
         t, s = self.tensor, self._scale
@@ -316,6 +316,9 @@ class Dense:
             raise InputError(f"{s.file}: tensor '{s.name}': ends early, bytes", found=len(raw),
                              expected=s.nbytes)  # fmt: skip
         values = scales_to_f32(raw, s.dtype, f"{s.file}: tensor '{s.name}'")
+        if facts := scale_facts(values).not_finite:
+            raise InputError(f"{s.file}: tensor '{s.name}': values that are not finite",
+                             found=facts, expected="none")  # fmt: skip
         grid, block = self._layout(t.shape, s.shape)
         if grid == (t.shape[0], 2, 1) and len(t.shape) == 3:
             block = (t.shape[1] // 2, t.shape[2])  # gate and up of a fused bank have one scale each
