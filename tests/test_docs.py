@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import subprocess
@@ -156,6 +157,66 @@ def test_citations_name_their_page() -> None:
             if module != Path(__file__):
                 found = re.search(r"specification,? \(?\d", module.read_text(encoding="utf-8"))
                 assert found is None, f"{module}: {found}"
+
+
+CODED = ("checkpoint", "conversion", "experts", "families", "fp8")
+"""Folders of lib/ whose modules make problems, with the modules at its top."""
+ON_THE_NETWORK = ("connections", "http_", "hub", "parallel", "range", "remote_")
+"""Starts of modules whose words with dashes are fields of HTTP; their calls count all the same."""
+OTHER_WORDS = {
+    *("utf-8", "expert-group", "per-tensor", "scale-consumed"),
+    *("index-names-absent-tensor", "not-in-index"),  # of the detection of layouts, told otherwise
+    "bad-json",  # of the JSON reader: files have their own code for it
+    *("fc1-fc2", "fc1-fc3-fc2", "gate-up-down", "up-down", "w1-w3-w2", "wi-wo"),
+}
+"""Words with dashes in these modules that are no codes."""
+NOTING = {
+    *("Problem", "NotReadable", "Stopped", "_Stop", "Fault"),
+    *("broken", "_broken", "_problem", "_note", "report", "report_tensors", "one", "bad"),
+}
+"""What is called with a code as its first or second argument."""
+
+
+def literals(top: ast.AST) -> Iterator[str]:
+    """Texts in a module that may be codes; docstrings are none."""
+    for node in ast.walk(top):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield from re.findall(r"\A[a-z][a-z0-9]*(?:-[a-z0-9]+)*\Z", node.value)
+
+
+def noted(top: ast.AST) -> Iterator[str]:
+    """Codes that stand in the calls that note problems."""
+    for node in ast.walk(top):
+        if isinstance(node, ast.Call):
+            name = getattr(node.func, "id", None) or getattr(node.func, "attr", None)
+            for argument in node.args[:2] if name in NOTING else ():
+                branches = (argument, getattr(argument, "body", None))
+                for branch in (*branches, getattr(argument, "orelse", None)):
+                    if isinstance(branch, ast.Constant):
+                        yield from literals(branch)
+
+
+def test_codes_of_problems() -> None:
+    """docs/records.md has every code, and no other: words with dashes and what stands in calls."""
+    known, dashed, called = set(), set(), set()
+    modules = [*(ROOT / "lib").glob("*.py")]
+    modules += [m for folder in CODED for m in (ROOT / "lib" / folder).rglob("*.py")]
+    for module in modules:
+        if "neo_chat" in module.parts:  # its words with dashes are tasks
+            continue
+        top = ast.parse(module.read_text(encoding="utf-8"))
+        words = set(literals(top))
+        known |= words
+        if not module.name.startswith(ON_THE_NETWORK):
+            dashed |= {w for w in words if "-" in w}
+        called |= set(noted(top))
+    text = (DOCS / "records.md").read_text(encoding="utf-8")
+    section = text.split("## Codes of problems", 1)[1]
+    rows = re.findall(r"^\| ([^|]*`[^|]*) \|", section, re.M)
+    listed = {code for row in rows for code in re.findall(r"`([^`]+)`", row)}
+    assert len(called) > 60 and "truncated" in called and "rename-guess" in called
+    assert (dashed | called) - OTHER_WORDS - listed == set(), "codes without a word"
+    assert listed - known == set(), "codes that nothing has"
 
 
 UNSTEADY = (
