@@ -108,7 +108,8 @@ def _modules(moved: Moved) -> Iterator[tuple[str, str]]:
         name = target.name.removesuffix(".weight")
         module = name if moved.split else group_name(moved.group)
         for source in target.sources():
-            yield source.name.removesuffix(".weight"), module
+            old = source.name.removesuffix(".weight")
+            yield old, old if source.name == target.name else module
 
 
 def _holders(module: str, group: str) -> Iterator[str]:

@@ -116,8 +116,9 @@ def plan(checkpoint: Checkpoint, wish: Wish) -> Plan:
     _refuse(checkpoint, found)
     entries, rows = _entries(checkpoint, work, files)
     config, found = _config(checkpoint, work, wish, [e.name for e in entries])
-    found += result.judge(entries, config, [m.group for m in work.moved], wish.to)
     _refuse(checkpoint, found)
+    groups = [m.group for m in work.moved]
+    _refuse(checkpoint, list(result.judge(entries, config, groups, wish.to)))
     return Plan(
         source=checkpoint,
         options={"convert": "experts", "to": wish.to, "gate_up_order": wish.order,
