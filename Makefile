@@ -9,7 +9,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 # A package cache of the demo's own, so that nothing is written outside the checkout.
 demo: export NTOOL_CACHE := $(CURDIR)/$(OUT)/cache
 
-.PHONY: demo test lint format bench completions clean
+.PHONY: demo test lint format bench fuzz completions clean
 
 $(VENV)/.base: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "ntool needs Python >= 3.11; set PYTHON=python3.12 or so")'
@@ -66,6 +66,12 @@ format: $(VENV)/.lint
 
 bench: $(VENV)/.test
 	$(BIN)/python -m bench
+
+# Each reader for a minute; FUZZ=5 for five seconds
+FUZZ ?= 60
+fuzz: $(VENV)/.test
+	-$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[fuzz]'
+	$(BIN)/python -m tests.fuzzing --seconds $(FUZZ)
 
 completions: $(VENV)/.base
 	$(BIN)/python -m ntool.completion --write completions

@@ -14,13 +14,14 @@ from fnmatch import fnmatchcase
 from itertools import chain
 from pathlib import Path
 
-from . import goldens, headers, loops, packages, report, startup
+from . import gguf_headers, goldens, headers, loops, packages, report, startup
 from .measure import Failed, Skipped
 from .table import Bench, Line, Row, aligned
 
 ROWS: tuple[Row, ...] = (
     *startup.ROWS,
     *headers.ROWS,
+    *gguf_headers.ROWS,
     *packages.ROWS,
     *loops.ROWS,
     *goldens.ROWS,

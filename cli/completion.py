@@ -191,7 +191,7 @@ def _components() -> tuple[str, ...]:
     from .lib import families
 
     names: dict[str, None] = {}
-    for module in families.MODULES.values():
+    for module in families.EXPORTED:
         family = import_module(f".lib.families.{module}", package=__package__)
         names.update(dict.fromkeys(family.COMPONENTS))
     return tuple(names)

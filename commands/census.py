@@ -62,7 +62,7 @@ def census(
     ] = None,
     plot: Annotated[
         str | None,
-        typer.Option("--plot", metavar="FILE.png", help="Draw the bytes of the first grouping."),
+        typer.Option("--plot", metavar="PNG", help="Draw the bytes of the first grouping."),
     ] = None,
     repair_index: Annotated[
         str | None,
@@ -96,7 +96,7 @@ def census(
         facts = judgement.judge(counted)
         rows = [
             counting.groups(counted.tensors, label, key)
-            for label, key in judgement.keys(facts["family"], by, groups)
+            for label, key in judgement.keys(counted, facts["family"], by, groups)
         ]
         summary = counting.summary(counted, counting.totals(rows[0]), facts, as_dtype or ())
         comparison.allow_missing(counted, allow_missing or ())

@@ -1,7 +1,7 @@
 """inspect-headers: what a checkpoint holds, read from its headers alone.
 
-Reads: safetensors files, index, config. Writes, one stream a SOURCE: `begin`, `config`, `file`,
-`tensor`, `metadata`, `problem`, `end` (with `bytes_read` and `requests`).
+Reads: safetensors files, index, config; GGUF files. Writes, one stream a SOURCE: `begin`, `gguf`,
+`config`, `file`, `tensor`, `metadata`, `problem`, `end` (with `bytes_read` and `requests`).
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ def inspect_headers(
     from ..lib.checkpoint.source import open_checkpoint
     from ..lib.checkpoint.strict_json import no_collector
     from ..lib.checkpoint.tensor import exit_code, first_of
+    from ..lib.families import gguf
 
     code = 0
     for source in sources:
@@ -51,8 +52,13 @@ def inspect_headers(
             no_collector(),
             console.stream(main="tensor", source=source, hold=True) as stream,
         ):
-            checkpoint = open_checkpoint(source, max_header=max_header, use_index=not no_index)
+            checkpoint = open_checkpoint(
+                source, max_header=max_header, use_index=not no_index, full=full
+            )
             stream.begin(format=checkpoint.format, revision=checkpoint.revision)
+            records, found = gguf.described(checkpoint.gguf, checkpoint.tensors.values())
+            checkpoint.problems += found
+            stream.write_all("gguf", records)
             inspection.write_records(
                 stream, checkpoint, include=include, exclude=exclude, full=full
             )

@@ -18,10 +18,28 @@ _ntool_takes() {
         'census --expect') kind=file ;;
         'census --against') kind=source ;;
         'census --allow-missing') kind=text ;;
+        'census --plot') kind=file ;;
+        'census --repair-index') kind=file ;;
         'census --max-header') kind=text ;;
         'census --format') kind=words choices='jsonl table csv tsv' ;;
         'census --progress') kind=words choices='auto always never' ;;
         'census 1') kind=source ;;
+        'convert-fp8 --output' | 'convert-fp8 -o') kind=folder ;;
+        'convert-fp8 --to') kind=words choices='bf16 f16 f32 fp8' ;;
+        'convert-fp8 --include') kind=text ;;
+        'convert-fp8 --exclude') kind=text ;;
+        'convert-fp8 --block') kind=text ;;
+        'convert-fp8 --scale') kind=words choices='block per-tensor' ;;
+        'convert-fp8 --allow-unscaled') kind=text ;;
+        'convert-fp8 --shard-size') kind=text ;;
+        'convert-fp8 --jobs' | 'convert-fp8 -j') kind=text ;;
+        'convert-fp8 --part') kind=text ;;
+        'convert-fp8 --merge') kind=folder ;;
+        'convert-fp8 --revision') kind=text ;;
+        'convert-fp8 --max-header') kind=text ;;
+        'convert-fp8 --format') kind=words choices='jsonl table csv tsv' ;;
+        'convert-fp8 --progress') kind=words choices='auto always never' ;;
+        'convert-fp8 1') kind=source ;;
         'export-component --output' | 'export-component -o') kind=file ;;
         'export-component --dtype') kind=words choices='auto f32 f16 bf16' ;;
         'export-component --set') kind=text ;;
@@ -107,14 +125,15 @@ _ntool_takes() {
     esac
 }
 
-_ntool_commands='inspect-headers census export-component run-prefill sample-image verify-package completion'
+_ntool_commands='inspect-headers census convert-fp8 export-component run-prefill sample-image verify-package completion'
 _ntool_demos='demo:shapes'
 
 _ntool_options() {
     case $1 in
         '') choices='--version --help -h' ;;
         inspect-headers) choices='--include --exclude --full --max-header --no-index --format --progress --quiet -q --verbose -v --help -h' ;;
-        census) choices='--by --groups --as-dtype --expect --against --allow-missing --max-header --format --progress --quiet -q --verbose -v --help -h' ;;
+        census) choices='--by --groups --as-dtype --expect --against --allow-missing --plot --repair-index --force --max-header --format --progress --quiet -q --verbose -v --help -h' ;;
+        convert-fp8) choices='--output -o --to --include --exclude --block --scale --allow-unscaled --shard-size --jobs -j --part --merge --resume --dry-run --verify --force --revision --max-header --format --progress --quiet -q --verbose -v --help -h' ;;
         export-component) choices='--output -o --dtype --set --ep --force-f16 --data --shard-size --force --dry-run --format --progress --quiet -q --verbose -v --help -h' ;;
         run-prefill) choices='--prompt --prompt-file --messages --query --tokens --image --task --system --think --min-pixels --max-pixels --decode --raw --all-logits --size --steps --cfg --img-cfg --cfg-norm --cfg-interval --shift --t-eps --seed --rng --latent --device --threads --low-memory --output -o --format --progress --quiet -q --verbose -v --help -h' ;;
         sample-image) choices='--output -o --prompt --image --prompts --messages --query --system --think --min-pixels --max-pixels --prefix --prefix-images-only --prefix-unconditional --size --fit --steps --cfg --img-cfg --cfg-norm --cfg-interval --shift --t-eps --seed --count --rng --latent --save-latent --trace --sheet --no-metadata --device --threads --low-memory --plan --format --progress --quiet -q --verbose -v --help -h' ;;

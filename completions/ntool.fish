@@ -43,9 +43,28 @@ set -g __ntool_valued \
     'census --expect' \
     'census --against' \
     'census --allow-missing' \
+    'census --plot' \
+    'census --repair-index' \
     'census --max-header' \
     'census --format' \
     'census --progress' \
+    'convert-fp8 --output' \
+    'convert-fp8 -o' \
+    'convert-fp8 --to' \
+    'convert-fp8 --include' \
+    'convert-fp8 --exclude' \
+    'convert-fp8 --block' \
+    'convert-fp8 --scale' \
+    'convert-fp8 --allow-unscaled' \
+    'convert-fp8 --shard-size' \
+    'convert-fp8 --jobs' \
+    'convert-fp8 -j' \
+    'convert-fp8 --part' \
+    'convert-fp8 --merge' \
+    'convert-fp8 --revision' \
+    'convert-fp8 --max-header' \
+    'convert-fp8 --format' \
+    'convert-fp8 --progress' \
     'export-component --output' \
     'export-component -o' \
     'export-component --dtype' \
@@ -130,6 +149,7 @@ complete -c ntool -n '__ntool_at \'\'' -l version -d 'Print the version.'
 complete -c ntool -n '__ntool_at \'\'' -l help -s h -d 'Show this message and exit.'
 complete -c ntool -n '__ntool_at \'\'' -a inspect-headers -d 'List every tensor of a checkpoint from its headers, without reading the weights'
 complete -c ntool -n '__ntool_at \'\'' -a census -d 'Count the tensors of a checkpoint by group and dtype, and say what is wrong with it'
+complete -c ntool -n '__ntool_at \'\'' -a convert-fp8 -d 'Convert FP8 weights with their scales to dense ones, or dense weights to FP8'
 complete -c ntool -n '__ntool_at \'\'' -a export-component -d 'Export a checkpoint\'s components to ONNX graphs in a package folder, without PyTorch'
 complete -c ntool -n '__ntool_at \'\'' -a run-prefill -d 'Run a prompt through the understanding branch'
 complete -c ntool -n '__ntool_at \'\'' -a sample-image -d 'Draw a picture from a prompt, edit pictures, or go on from prefix files'
@@ -156,6 +176,9 @@ complete -c ntool -n '__ntool_at census' -l as-dtype -x -a 'BOOL U8 I8 I16 U16 I
 complete -c ntool -n '__ntool_at census' -l expect -r -F -d 'Saved summary, or some of its fields: exit 1 if it differs.'
 complete -c ntool -n '__ntool_at census' -l against -r -F -a 'demo:shapes' -d 'Compare with another checkpoint: exit 1 if it differs.'
 complete -c ntool -n '__ntool_at census' -l allow-missing -x -d 'Tensors that may be absent. Repeatable.'
+complete -c ntool -n '__ntool_at census' -l plot -r -F -d 'Draw the bytes of the first grouping.'
+complete -c ntool -n '__ntool_at census' -l repair-index -r -F -d 'Write an index of all tensors that the files hold, orphans included.'
+complete -c ntool -n '__ntool_at census' -l force -d 'Replace an existing output.'
 complete -c ntool -n '__ntool_at census' -l max-header -x -d 'Largest header to read.'
 complete -c ntool -n '__ntool_at census' -l format -x -a 'jsonl table csv tsv' -d 'Form of the records. Default: table on a terminal, else jsonl.'
 complete -c ntool -n '__ntool_at census' -l progress -x -a 'auto always never' -d 'Progress on stderr.'
@@ -163,6 +186,31 @@ complete -c ntool -n '__ntool_at census' -l quiet -s q -d 'No notes on stderr.'
 complete -c ntool -n '__ntool_at census' -l verbose -s v -d 'Details and tracebacks on stderr.'
 complete -c ntool -n '__ntool_at census' -l help -s h -d 'Show this message and exit.'
 complete -c ntool -n '__ntool_at census 1 1' -r -F -a 'demo:shapes'
+
+# convert-fp8
+complete -c ntool -n '__ntool_at convert-fp8' -l output -s o -x -a '(__fish_complete_directories)' -d 'Folder to make.'
+complete -c ntool -n '__ntool_at convert-fp8' -l to -x -a 'bf16 f16 f32 fp8' -d 'What the weights become.'
+complete -c ntool -n '__ntool_at convert-fp8' -l include -x -d 'Only names that match. May be repeated.'
+complete -c ntool -n '__ntool_at convert-fp8' -l exclude -x -d 'Not the names that match. May be repeated.'
+complete -c ntool -n '__ntool_at convert-fp8' -l block -x -d 'fp8: rows and columns of a block.'
+complete -c ntool -n '__ntool_at convert-fp8' -l scale -x -a 'block per-tensor' -d 'fp8: what shares a scale.'
+complete -c ntool -n '__ntool_at convert-fp8' -l allow-unscaled -x -d 'FP8 tensors that need no scale.'
+complete -c ntool -n '__ntool_at convert-fp8' -l shard-size -x -d 'Largest shard, as 5GB or 512MiB; a larger tensor has its own.'
+complete -c ntool -n '__ntool_at convert-fp8' -l jobs -s j -x -d 'Shards that are made at a time.'
+complete -c ntool -n '__ntool_at convert-fp8' -l part -x -d 'Make every N-th shard from the I-th on; --merge finishes.'
+complete -c ntool -n '__ntool_at convert-fp8' -l merge -x -a '(__fish_complete_directories)' -d 'Finish what was made in parts: index, report and name. No SOURCE then.'
+complete -c ntool -n '__ntool_at convert-fp8' -l resume -d 'Go on with what an interrupted run has finished.'
+complete -c ntool -n '__ntool_at convert-fp8' -l dry-run -d 'Check and plan; write nothing.'
+complete -c ntool -n '__ntool_at convert-fp8' -l verify -d 'Read the output again and compare every block with the source.'
+complete -c ntool -n '__ntool_at convert-fp8' -l force -d 'Replace an existing output.'
+complete -c ntool -n '__ntool_at convert-fp8' -l revision -x -d 'Branch, tag or commit on the Hub; as SOURCE@REV.'
+complete -c ntool -n '__ntool_at convert-fp8' -l max-header -x -d 'Largest header to read.'
+complete -c ntool -n '__ntool_at convert-fp8' -l format -x -a 'jsonl table csv tsv' -d 'Form of the records. Default: table on a terminal, else jsonl.'
+complete -c ntool -n '__ntool_at convert-fp8' -l progress -x -a 'auto always never' -d 'Progress on stderr.'
+complete -c ntool -n '__ntool_at convert-fp8' -l quiet -s q -d 'No notes on stderr.'
+complete -c ntool -n '__ntool_at convert-fp8' -l verbose -s v -d 'Details and tracebacks on stderr.'
+complete -c ntool -n '__ntool_at convert-fp8' -l help -s h -d 'Show this message and exit.'
+complete -c ntool -n '__ntool_at convert-fp8 1 1' -r -F -a 'demo:shapes'
 
 # export-component
 complete -c ntool -n '__ntool_at export-component' -l output -s o -r -F -d 'Where to write.'

@@ -11,6 +11,7 @@ from operator import itemgetter
 from typing import Any
 
 from .checkpoint.folder import Folder
+from .checkpoint.gguf_set import GgufFacts
 from .checkpoint.grouping import Key
 from .checkpoint.index import absent_numbers
 from .checkpoint.tensor import BITS, Problem, Tensor
@@ -29,6 +30,7 @@ class Counted:
         missing, orphans, duplicates: names of tensors.
         absent: {file that the index names and that is not there: tensors it should hold}.
         folder: where payloads can be read, None for record streams.
+        gguf: what a GGUF model says of itself; a record stream was judged by its writer.
     """
 
     tensors: list[Tensor] = field(default_factory=list)
@@ -43,6 +45,7 @@ class Counted:
     config_hash: str | None = None
     index_total_size: int | None = None
     folder: Folder | None = None
+    gguf: GgufFacts | None = None
 
 
 class Tally:

@@ -62,6 +62,8 @@ def write_records(
         chosen = zip(checkpoint.tensors.values(), repeat(False))
     rows = ({**t.record(), **({"orphan": True} if o else {})} for t, o in chosen)
     stream.write_lines("tensor", rows, _lines(chosen))
+    ports = (p for p in checkpoint.ports if wanted(p.name, include, exclude))
+    stream.write_all("tensor", (p.record() for p in ports))
     for file, pairs in checkpoint.metadata.items():
         for key, value in pairs.items():
             stream.write("metadata", file=file, key=key, value=value)
@@ -82,7 +84,8 @@ def _files(checkpoint: Checkpoint) -> Iterator[Record]:
             "total_size": index["total_size"],
         }
     for path, nbytes in checkpoint.files.items():
-        yield {"path": path, "nbytes": nbytes, "role": "tensors"}
+        facts = checkpoint.file_facts.get(path, {})
+        yield {"path": path, "nbytes": nbytes, "role": "tensors", **facts}
     for path, names in checkpoint.absent.items():
         yield {"path": path, "nbytes": None, "role": "absent", "tensors": names}
 
@@ -146,6 +149,7 @@ def counted(checkpoint: Checkpoint) -> Counted:
         config_hash=checkpoint.config_hash,
         index_total_size=(checkpoint.index or {}).get("total_size"),
         folder=checkpoint.folder if checkpoint.format == "safetensors" else None,
+        gguf=checkpoint.gguf,
     )
 
 
@@ -168,6 +172,8 @@ def counted_records(lines: Iterable[Record]) -> Counted:
         kind = record["kind"]
         kinds.add(kind)
         if kind == "tensor":
+            if record.get("role") in ("input", "output"):
+                continue  # a port of a graph: nothing is stored
             tensor = _tensor(record)
             out.tensors.append(tensor)
             if record.get("orphan") is True:
@@ -185,7 +191,7 @@ def counted_records(lines: Iterable[Record]) -> Counted:
                 configs.append((values, _text(record.get("sha256"))))
         elif kind == "file":
             path = _text(record.get("path")) or ""
-            if record.get("role") == "tensors":
+            if record.get("role") in ("tensors", "graph", "data"):
                 named.append(path)
             elif record.get("role") == "index":
                 indexes.append(record)

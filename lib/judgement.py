@@ -9,7 +9,7 @@ from .checkpoint import grouping
 from .checkpoint.config import tied
 from .checkpoint.tensor import Problem
 from .experts.detect import detect
-from .families import recognise
+from .families import gguf, recognise
 from .fp8.preflight import preflight
 
 
@@ -22,7 +22,8 @@ def judge(counted: Counted) -> dict[str, Any]:
     names = frozenset(t.name for t in counted.tensors)
     family = recognise.recognise(counted.config, names)
     components, found = recognise.completeness(family, counted.config, names)
-    counted.problems += found
+    counted.problems += found + gguf.judge(counted.gguf, counted.tensors)
+    family = family or gguf.family(counted.gguf)
     experts = detect(counted.tensors, counted.config)
     quantization, found = preflight(counted.tensors, names, counted.config, counted.folder)
     _add(counted, found)
@@ -44,7 +45,7 @@ def _add(counted: Counted, found: list[Problem]) -> None:
 
 
 def keys(
-    family: str | None, by: list[str] | None, groups: str | None
+    counted: Counted, family: str | None, by: list[str] | None, groups: str | None
 ) -> list[tuple[str, grouping.Key]]:
     """(label, keys) of each grouping that is asked for; of the family, where none is.
 
@@ -56,6 +57,6 @@ def keys(
     """
     if groups is not None:
         return [("groups", grouping.by_file(groups))]
-    rules = recognise.group_rules(family), recognise.component_rules(family)
+    rules = recognise.rules(family, gguf=any(f.endswith(".gguf") for f in counted.files))
     wanted = by or (["family"] if family else ["prefix"])
     return [(b, grouping.key_for(b, *rules)) for b in wanted]

@@ -12,7 +12,7 @@ from typing import Protocol, TypeVar
 
 from ..errors import InputError
 from .paths import contained
-from .regular_file import open_regular
+from .regular_file import NotRegular, open_regular, size_of_regular
 
 T = TypeVar("T")
 
@@ -84,6 +84,13 @@ class Folder(Protocol):
             NotReadable: when the context is entered.
         """
 
+    def size(self, name: str) -> int:
+        """Bytes of a file, which is not opened for it.
+
+        Raises:
+            NotReadable: no such file, none that may be read, or not a regular one.
+        """
+
     def each(self, function: Callable[[str], T], names: Sequence[str]) -> Iterator[T]:
         """`function(name)` of all names, in their order; several at once where that is faster."""
 
@@ -129,6 +136,16 @@ class LocalFolder:
                 raise NotReadable(name, problem.code, problem.message)
         with open_regular(real, name) as f:
             yield f
+
+    def size(self, name: str) -> int:
+        real, problem = contained(self.root, name)
+        if problem is not None:
+            raise NotReadable(name, problem.code, problem.message)
+        try:
+            return size_of_regular(real, name)
+        except NotRegular as e:
+            reason = e.message.removeprefix(f"{name}: ")
+            raise NotReadable(name, "not-regular-file", reason) from e
 
     def each(self, function: Callable[[str], T], names: Iterable[str]) -> Iterator[T]:
         return map(function, names)

@@ -103,6 +103,17 @@ def open_regular(path: str, name: str) -> Iterator[OpenFile]:
         os.close(fd)
 
 
+def size_of_regular(path: str, name: str) -> int:
+    """Bytes of a regular file, without opening it; arguments as of `open_regular`.
+
+    Raises:
+        NotRegular: a directory, pipe, socket, device or link.
+    """
+    status = os.lstat(path)
+    _require_regular(status, name)
+    return status.st_size
+
+
 def read_all(path: str, name: str, limit: int) -> bytes:
     """All bytes of a regular file of at most `limit` bytes.
 

@@ -8,10 +8,11 @@ import re
 from .. import demo
 from ..errors import SourceNotFound, Unsupported, UsageProblem
 from .folder import Folder, LocalFolder
+from .gguf_set import GgufSet, begins_like_gguf, is_gguf
 from .safetensors_header import MAX_HEADER
 from .safetensors_set import SafetensorsSet
 from .strict_json import no_collector
-from .tensor import Checkpoint
+from .tensor import Checkpoint, Problem
 
 INDEX = "model.safetensors.index.json"
 _HUB = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(@[^/]+)?")
@@ -25,15 +26,18 @@ def open_checkpoint(
     revision: str | None = None,
     max_header: int = MAX_HEADER,
     use_index: bool = True,
+    full: bool = False,
 ) -> Checkpoint:
     """Headers of a checkpoint; what is wrong with its files is in `problems`, not raised.
 
     Args:
-        source: a `.safetensors` file, a `*.index.json`, a folder of either (also a snapshot in a
-            Hub cache or a package of `export-component`), or `demo:shapes`.
+        source: a `.safetensors` or `.onnx` file, a `*.index.json`, a GGUF file (of a split set any
+            part), a folder of these (also a snapshot in a Hub cache or a package of
+            `export-component`), or `demo:shapes`.
         revision: for sources on the Hub.
-        max_header: largest safetensors header that is read, bytes.
+        max_header: largest header that is read, bytes.
         use_index: False lists the files of the folder and ignores its index.
+        full: long values of GGUF metadata whole.
     Raises:
         SourceNotFound: no such path, or nothing in it that is a checkpoint.
         Unsupported: a form of SOURCE or file that is not read.
@@ -44,9 +48,9 @@ def open_checkpoint(
     checkpoint.revision = folder.revision
     with no_collector():
         if file is not None:
-            _read_file(checkpoint, file, max_header)
+            _read_file(checkpoint, file, max_header, full)
         else:
-            _read_folder(checkpoint, max_header, use_index)
+            _read_folder(checkpoint, max_header, use_index, full)
     checkpoint.requests = folder.requests
     return checkpoint
 
@@ -94,30 +98,64 @@ def _local(source: str) -> str:
     raise SourceNotFound(f"{source}: no such file or folder")
 
 
-def _read_file(checkpoint: Checkpoint, file: str, max_header: int) -> None:
-    """One file: an index, or a file of tensors."""
+def _read_file(checkpoint: Checkpoint, file: str, max_header: int, full: bool) -> None:
+    """One file: an index, a graph, or a file of tensors."""
+    tells = file.lower().endswith((".safetensors", ".json", ".onnx"))
     if file.endswith(".index.json"):
         SafetensorsSet(checkpoint, max_header).indexed(file)
-        return
-    _refuse_other_formats(file, checkpoint.source)
-    SafetensorsSet(checkpoint, max_header).file(file)
+    elif is_gguf(file) or (not tells and begins_like_gguf(checkpoint, file)):
+        GgufSet(checkpoint, max_header, full).file(file)
+    elif file.lower().endswith(".onnx"):
+        from .onnx_set import OnnxSet  # other sources start quicker without it
+
+        OnnxSet(checkpoint).file(file)
+    else:
+        SafetensorsSet(checkpoint, max_header).file(file)
 
 
-def _read_folder(checkpoint: Checkpoint, max_header: int, use_index: bool) -> None:
+def _read_folder(checkpoint: Checkpoint, max_header: int, use_index: bool, full: bool) -> None:
     names = checkpoint.folder.names()
     index = _find_index(names, checkpoint.source) if use_index else None
     reader = SafetensorsSet(checkpoint, max_header)
     if index is not None:
         reader.indexed(index)
         return
-    if any(n.endswith(".safetensors") for n in names) or "package.json" in names:
+    files = [n for n in names if n.endswith(".safetensors")]
+    ggufs = [n for n in names if is_gguf(n)]
+    if ggufs and not _leads(files, names):
+        GgufSet(checkpoint, max_header, full).folder_of_files()
+        _left_out(checkpoint, files, "a GGUF model")
+    elif files or not _read_graphs(checkpoint, reader):
         reader.folder_of_files()
-    else:
-        for name in names:
-            _refuse_other_formats(name, os.path.join(checkpoint.source, name))
-        reader.config()
+        _left_out(checkpoint, ggufs, "a safetensors checkpoint")
     if not checkpoint.files and not checkpoint.problems:
-        raise SourceNotFound(f"{checkpoint.source}: no .safetensors file in this folder")
+        raise SourceNotFound(
+            f"{checkpoint.source}: no .safetensors, .gguf or .onnx file in this folder"
+        )
+
+
+def _leads(files: list[str], names: list[str]) -> bool:
+    """Whether a folder that also has GGUF files is a safetensors checkpoint or package: something
+    in it says so. Loose safetensors files beside a GGUF model (an adapter, a golden) do not."""
+    marked = "config.json" in names or any(n.startswith("model") for n in files)
+    return "package.json" in names or (bool(files) and marked)
+
+
+def _left_out(checkpoint: Checkpoint, names: list[str], what: str) -> None:
+    """Say which files of a folder with two formats are not read."""
+    message = f"not read: the folder is read as {what}"
+    checkpoint.problems += [Problem("unlisted-file", message, "info", file=n) for n in names]
+
+
+def _read_graphs(checkpoint: Checkpoint, reader: SafetensorsSet) -> bool:
+    """The ONNX graphs of a folder; False without one."""
+    from .onnx_set import OnnxSet, graphs_in  # other sources start quicker without it
+
+    graphs = graphs_in(checkpoint.folder)
+    if graphs:
+        reader.config()
+        OnnxSet(checkpoint).folder_of_graphs(graphs)
+    return bool(graphs)
 
 
 def _find_index(names: list[str], source: str) -> str | None:
@@ -129,13 +167,3 @@ def _find_index(names: list[str], source: str) -> str | None:
         text = ", ".join(found)
         raise UsageProblem(f"{source}: several index files", found=text, hint="name one of them")
     return found[0] if found else None
-
-
-def _refuse_other_formats(path: str, source: str) -> None:
-    """GGUF and ONNX inputs are well formed, but have no reader yet."""
-    for ending, name in ((".gguf", "GGUF"), (".onnx", "ONNX")):
-        if path.lower().endswith(ending):
-            raise Unsupported(
-                f"{source}: {name} files are not read yet",
-                expected="a .safetensors file, a *.index.json or a folder of them",
-            )

@@ -8,10 +8,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..errors import InputError, SourceNotFound
+from ..errors import InputError, SourceNotFound, Unsupported
 
 if TYPE_CHECKING:
     from .folder import Folder
+    from .gguf_set import GgufFacts
 
 BITS: dict[str, int] = {
     "BOOL": 8, "U8": 8, "I8": 8, "I16": 16, "U16": 16, "I32": 32, "U32": 32, "I64": 64, "U64": 64,
@@ -20,6 +21,11 @@ BITS: dict[str, int] = {
     "F6_E2M3": 6, "F6_E3M2": 6, "F4": 4,
 }  # fmt: skip
 """Bits of one element for each dtype name of the safetensors format (its README and Dtype enum)."""
+
+
+NO_PAYLOAD = -1
+"""Offset of a tensor whose values lie nowhere as its dtype has them: varints or strings in a graph.
+Records have null."""
 
 
 class Tensor(NamedTuple):
@@ -33,7 +39,7 @@ class Tensor(NamedTuple):
         dtype: safetensors spelling (`BF16`), `GGUF:Q8_0` for GGUF block types.
         shape: dimensions, row-major, outermost first.
         file: path relative to the checkpoint's root, with `/`.
-        offset: bytes from the start of the file.
+        offset: bytes from the start of the file, or NO_PAYLOAD.
         nbytes: bytes of the payload.
         component: folder of a package that the file is in, else None.
         role: `initializer`, `input` or `output` of an ONNX graph, else None.
@@ -60,7 +66,7 @@ class Tensor(NamedTuple):
             "dtype": self.dtype,
             "shape": list(self.shape),
             "file": self.file,
-            "offset": self.offset,
+            "offset": self.offset if self.offset >= 0 else None,
             "nbytes": self.nbytes,
             "params": self.params,
         }
@@ -69,6 +75,37 @@ class Tensor(NamedTuple):
         if self.role is not None:
             fields["role"] = self.role
         return fields
+
+
+class Port(NamedTuple):
+    """An input or output of an ONNX graph: declared, but not stored.
+
+    Attributes:
+        shape: sizes; names of symbolic ones; None for one that is open. None: no shape is declared.
+        file: the graph's.
+        role: `input` or `output`.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int | str | None, ...] | None
+    file: str
+    component: str | None
+    role: str
+
+    def record(self) -> dict[str, Any]:
+        """Fields of a `tensor` record; sums over `params` and `nbytes` are of what is stored."""
+        return {
+            "name": self.name,
+            "dtype": self.dtype,
+            "shape": None if self.shape is None else list(self.shape),
+            "file": self.file,
+            "offset": None,
+            "nbytes": 0,
+            "params": 0,
+            **({} if self.component is None else {"component": self.component}),
+            "role": self.role,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,8 +177,11 @@ class Checkpoint:
         revision: commit on the Hub, or None.
         tensors: by name; file order of the index, then offset order in a file. In a package the key
             is COMPONENT/NAME, because two components may hold a tensor of one name.
-        files: size in bytes of each file of tensors.
-        metadata: `__metadata__` of each file of tensors.
+        ports: inputs and outputs of ONNX graphs; they are not counted.
+        files: size in bytes of each file of tensors, of graphs and of their data.
+        file_facts: further fields of their `file` records, such as another `role` than `tensors`.
+        metadata: `__metadata__` of each file of tensors; of a GGUF file its key/value pairs; what a
+            graph says of itself.
         problems: everything found wrong, in order.
         index: {path, nbytes, total_size}, or None without an index.
         missing: names that the index gives and no sound header has.
@@ -153,6 +193,7 @@ class Checkpoint:
         requested_revision: as the user wrote it, or None.
         index_hash, config_hash: SHA-256 (hex) of the bytes of the index and config file, or None.
         bytes_read, requests: what reading the headers cost.
+        gguf: what a GGUF model says of itself, None for other formats.
     """
 
     source: str
@@ -161,8 +202,10 @@ class Checkpoint:
     format: str = "safetensors"
     revision: str | None = None
     tensors: dict[str, Tensor] = field(default_factory=dict)
+    ports: list[Port] = field(default_factory=list)
     files: dict[str, int] = field(default_factory=dict)
-    metadata: dict[str, dict[str, str]] = field(default_factory=dict)
+    file_facts: dict[str, dict[str, Any]] = field(default_factory=dict)
+    metadata: dict[str, dict[str, Any]] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
     config: dict[str, Any] = field(default_factory=dict)
     generation_config: dict[str, Any] = field(default_factory=dict)
@@ -176,6 +219,7 @@ class Checkpoint:
     config_hash: str | None = None
     bytes_read: int = 0
     requests: int = 0
+    gguf: GgufFacts | None = None
 
     def tensor(self, name: str) -> Tensor:
         """The tensor of that name.
@@ -200,7 +244,13 @@ class Checkpoint:
 
         Raises:
             InputError: the file ends before the payload does.
+            Unsupported: its values are not stored as its dtype has them.
         """
+        if tensor.offset < 0 and tensor.nbytes:
+            raise Unsupported(
+                f"{tensor.file}: tensor '{tensor.name}': values in typed fields of a graph",
+                expected="raw or external data",
+            )
         left = tensor.nbytes
         with self.folder.open(tensor.file) as f:
             while left:

@@ -8,6 +8,34 @@ from contextlib import ExitStack
 from ..checkpoint.folder import Folder, Readable
 from ..errors import InputError
 
+AHEAD = 16 << 20
+"""Bytes of one request to a remote file: conversions read in order, in small bands."""
+
+
+class Ahead:
+    """A remote file that is read in large pieces, each kept until the next."""
+
+    def __init__(self, remote: Readable) -> None:
+        self._remote, self._lock = remote, threading.Lock()
+        self._start, self._piece = 0, b""
+        self.nbytes = remote.nbytes
+
+    @property
+    def bytes_read(self) -> int:
+        return self._remote.bytes_read
+
+    def read(self, offset: int, count: int) -> bytes:
+        with self._lock:
+            at = offset - self._start
+            if not 0 <= at <= len(self._piece) - count:
+                want = min(max(count, AHEAD), max(self.nbytes - offset, 0))
+                self._start, self._piece = offset, self._remote.read(offset, want)
+                at = 0
+            return self._piece[at : at + count]
+
+    def unchanged(self) -> bool:
+        return self._remote.unchanged()
+
 
 class OpenFiles:
     """Files by name; reading by position needs no lock.
@@ -37,7 +65,8 @@ class OpenFiles:
             return found
         with self._lock:
             if name not in self._open:
-                self._open[name] = self._stack.enter_context(self._folder.open(name))
+                f = self._stack.enter_context(self._folder.open(name))
+                self._open[name] = f if self._folder.local else Ahead(f)
             return self._open[name]
 
     def require_unchanged(self) -> None:

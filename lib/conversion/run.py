@@ -14,7 +14,8 @@ from typing import Any
 
 from ..checkpoint.tensor import Checkpoint
 from ..checkpoint.writer import DataFile, check_output, check_space, write_bytes, write_data
-from ..errors import InputError, UsageProblem
+from ..errors import InputError, Unsupported, UsageProblem
+from ..families.gguf import refuse_payload
 from .plan import CONFIG, INDEX, REPORT, Plan, read_beside
 from .work import Work, begin, naming
 
@@ -212,11 +213,18 @@ def part_of(text: str) -> tuple[int, int]:
 
 
 def require_whole(checkpoint: Checkpoint) -> None:
-    """Refuse a checkpoint with an error: converting it would lose data.
+    """Refuse what cannot be converted: another format, and a checkpoint with an error, whose
+    conversion would lose data.
 
     Raises:
+        Unsupported: not safetensors; of a GGUF model, why its payload is not converted.
         InputError, SourceNotFound: the first error, by file and tensor.
     """
+    refuse_payload(checkpoint)
+    if checkpoint.format != "safetensors":
+        raise Unsupported(
+            f"{checkpoint.source}: format", found=checkpoint.format, expected="safetensors"
+        )
     checkpoint.refuse_if_broken()
     if not checkpoint.tensors:
         raise InputError(f"{checkpoint.source}: no tensors", expected="a checkpoint")

@@ -10,6 +10,7 @@ from collections.abc import Collection
 from importlib import import_module
 from typing import Any
 
+from ..checkpoint.grouping import Rules
 from ..checkpoint.tensor import Problem
 from ..errors import InputError
 from . import MODULES
@@ -30,14 +31,18 @@ def recognise(config: dict[str, Any], names: Collection[str]) -> str | None:
     return None
 
 
-def group_rules(family: str | None) -> list[tuple[str, str]] | None:
-    """(group, expression) pairs of a family, for `--by family`."""
-    return list(_module(family, "groups").GROUPS) if family else None
+def rules(family: str | None, gguf: bool = False) -> tuple[Rules | None, Rules | None]:
+    """(group, expression) pairs of a family for `--by family` and `--by component`.
 
-
-def component_rules(family: str | None) -> list[tuple[str, str]] | None:
-    """(component, expression) pairs of a family, for `--by component`."""
-    return list(_module(family, "groups").COMPONENTS) if family else None
+    Args:
+        gguf: for the names that its GGUF files use; None where the family has no rules for them.
+    """
+    if family is None:
+        return None, None
+    groups = _module(family, "groups")
+    if gguf:
+        return getattr(groups, "GGUF_GROUPS", None), None
+    return groups.GROUPS, groups.COMPONENTS
 
 
 def completeness(

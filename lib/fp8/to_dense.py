@@ -25,8 +25,9 @@ from .pairs import FP8, Pairs, is_scale, pair
 from .settings import read_settings
 
 DTYPES = {"bf16": "BF16", "f16": "F16", "f32": "F32"}
-BAND = 1 << 20
-"""Bytes of codes that are read at a time, at least one row."""
+BAND = 1 << 18
+"""Bytes of codes that are read at a time, at least one row. Larger reads and writes take fresh
+memory each time, which costs more than the calls they save."""
 _PACKED = frozenset(("F4", "F6_E2M3", "F6_E3M2", "F8_E8M0", *FP8))
 _ACTIVATIONS = (".input_scale", ".input_scale_inv", ".activation_scale")
 _QUANTISED = ("quantization_config", "compression_config")
@@ -79,17 +80,14 @@ def judge(checkpoint: Checkpoint, unscaled: tuple[str, ...] = ()) -> Judged:
         InputError, SourceNotFound: the files are not sound.
         Unsupported: not a safetensors checkpoint.
     """
-    if checkpoint.format != "safetensors":
-        raise Unsupported(f"{checkpoint.source}: format", found=checkpoint.format,
-                          expected="safetensors")  # fmt: skip
     require_whole(checkpoint)
     tensors = list(checkpoint.tensors.values())
     pairs = pair(tensors, read_settings(checkpoint.config))
     problems = [p for p in pairs.problems if not _allowed(p, unscaled)]
     if pairs.settings.listed:
         problems += skip_list.judge(pairs, tensors, checkpoint.tensors.keys()).problems
-    _, found = scale_values.check(checkpoint.folder, pairs.scales.values())
-    problems += found
+    if checkpoint.folder.local:  # of a remote one each scale is looked at when it is used
+        problems += scale_values.check(checkpoint.folder, pairs.scales.values())[1]
     errors = [p for p in problems if p.severity == "error"]
     if errors:
         first = errors[0]
@@ -281,7 +279,7 @@ class Dense:
         """
         import numpy as np
 
-        from ..numeric.blocks import blocks_of
+        from ..numeric.blocks import blocks_of, scale_facts
         from ..numeric.float8 import E4M3, E5M2, scales_to_f32
 
         t, s = self.tensor, self._scale
@@ -295,6 +293,9 @@ class Dense:
             raise InputError(f"{s.file}: tensor '{s.name}': ends early, bytes", found=len(raw),
                              expected=s.nbytes)  # fmt: skip
         values = scales_to_f32(raw, s.dtype, f"{s.file}: tensor '{s.name}'")
+        if facts := scale_facts(values).not_finite:
+            raise InputError(f"{s.file}: tensor '{s.name}': values that are not finite",
+                             found=facts, expected="none")  # fmt: skip
         grid, block = self._layout(t.shape, s.shape)
         if grid == (t.shape[0], 2, 1) and len(t.shape) == 3:
             block = (t.shape[1] // 2, t.shape[2])  # gate and up of a fused bank have one scale each

@@ -63,9 +63,6 @@ def plan(checkpoint: Checkpoint, choice: Choice, statistics: dict[str, Any]) -> 
         Unsupported: not a dense safetensors checkpoint, or a bank whose blocks would span gate and
             up.
     """
-    if checkpoint.format != "safetensors":
-        raise Unsupported(f"{checkpoint.source}: format", found=checkpoint.format,
-                          expected="safetensors")  # fmt: skip
     require_whole(checkpoint)
     files = OpenFiles(checkpoint.folder)
     listed = read_settings(checkpoint.config)

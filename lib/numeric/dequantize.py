@@ -189,14 +189,16 @@ class Dequantizer:
         """All results for scales [t]: elements [t * 256], and flags of them or None."""
         values = self.fmt.values
         table = narrow(values * scales[:, None], self.to)
+        # the largest and the least value tell whether any other can leave the range of the type
+        ends = _widened(table[:, [self.fmt.largest_code, 1]], self.to)
+        scaled = np.isfinite(scales) & (scales != 0)
+        if not ((np.isinf(ends[:, 0]) | (ends[:, 1] == 0)) & scaled).any():
+            return table.reshape(-1), None
         wide = _widened(table, self.to)
-        finite = np.isfinite(values) & np.isfinite(scales)[:, None]
-        over = np.isinf(wide) & finite
-        flushed = (wide == 0) & (values != 0) & (scales != 0)[:, None]
-        flags = None
-        if over.any() or flushed.any():
-            flags = (over * OVERFLOW + flushed * FLUSHED).astype(np.uint8).reshape(-1)
-        return table.reshape(-1), flags
+        over = np.isinf(wide) & np.isfinite(values) & scaled[:, None]
+        flushed = (wide == 0) & (values != 0) & scaled[:, None]
+        flags = (over * OVERFLOW + flushed * FLUSHED).astype(np.uint8)
+        return table.reshape(-1), flags.reshape(-1)
 
     def _pairwise(self, codes: np.ndarray, row: int, out: np.ndarray) -> None:
         """Fill consecutive elements that have one scale; codes and out are [n]."""

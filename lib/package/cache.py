@@ -15,6 +15,7 @@ from ..checkpoint.safetensors_header import read_header, require_sound
 from ..checkpoint.source import open_checkpoint
 from ..checkpoint.tensor import Checkpoint
 from ..errors import EnvironmentProblem, NtoolError, UsageProblem
+from ..families import gguf
 from . import layout
 from .package import Package, inside, is_package, open_package
 
@@ -66,6 +67,7 @@ def package_of(source: str, note: Callable[[str], None]) -> Package:
     if is_package(source):
         return open_package(source)
     checkpoint = open_checkpoint(source)
+    gguf.refuse_payload(checkpoint)
     checkpoint.refuse_if_broken()
     folder = cache_folder() / cache_key(checkpoint)
     found, _ = _whole(folder)

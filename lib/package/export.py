@@ -27,7 +27,7 @@ from ..checkpoint.writer import (
     write_file,
 )
 from ..errors import InputError, SourceNotFound, Unsupported, UsageProblem
-from ..families import find
+from ..families import find, gguf
 from ..graph.builder import IR_VERSION, OPSET, Graph
 from ..numeric.convert import Band, Tally, convert, narrows
 from ..text.tokenizer import MAX_BYTES, load
@@ -103,6 +103,7 @@ def plan(
     """
     if checkpoint.format == "package":
         raise Unsupported(f"{checkpoint.source}: is a package already", expected="a checkpoint")
+    gguf.refuse_payload(checkpoint)
     checkpoint.refuse_if_broken()
     if checkpoint.config_hash is None:
         raise SourceNotFound(

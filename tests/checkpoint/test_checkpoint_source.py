@@ -277,11 +277,9 @@ def test_other_sources(source: str, error: type[Exception], tmp_path: Path,
 def test_folders_that_are_no_checkpoint(tmp_path: Path) -> None:
     with pytest.raises(SourceNotFound, match=r"no \.safetensors"):
         open_checkpoint(str(tmp_path))
-    (tmp_path / "m.gguf").write_bytes(b"GGUF")
-    with pytest.raises(Unsupported, match="GGUF"):
-        open_checkpoint(str(tmp_path))
-    with pytest.raises(Unsupported, match="GGUF"):
-        open_checkpoint(str(tmp_path / "m.gguf"))
+    (tmp_path / "m.onnx").write_bytes(b"\x08\x08")
+    assert open_checkpoint(str(tmp_path)).format == "onnx"
+    assert exit_code(open_checkpoint(str(tmp_path / "m.onnx")).problems) == 3
 
 
 def test_several_indexes_are_ambiguous(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 DATA = Path(__file__).parents[1] / "data" / "hostile"
-FORMATS = ("safetensors", "index", "config", "fp8")
+FORMATS = ("safetensors", "index", "config", "fp8", "gguf", "onnx")
 ALL = json.loads((DATA / "manifest.json").read_text())["cases"]
 CASES = [c for c in ALL if c["format"] in FORMATS]
 COMMANDS = ("inspect-headers", "census")
@@ -77,7 +77,8 @@ def judge(case: dict[str, Any], command: str, source: str, folder: Path, cases: 
     for words in case["must_mention"]:
         assert re.search(words, output)
     assert records[-1]["kind"] == "end"
-    expected(case, command, records)
+    if case["subcommands"] != ["verify-package"]:
+        expected(case, command, records)
 
 
 def expected(case: dict[str, Any], command: str, records: list[dict[str, Any]]) -> None:
@@ -109,9 +110,10 @@ def test_case(case: dict[str, Any], command: str, cases: Path) -> None:
 def test_from_inside_with_a_bare_name(case: dict[str, Any], cases: Path) -> None:
     main = cases / case["id"] / case["main"]
     folder, name = (main, ".") if main.is_dir() else (main.parent, main.name)
-    judge(case, "census", name, folder, cases)
+    command = "inspect-headers" if case["format"] == "onnx" else "census"
+    judge(case, command, name, folder, cases)
 
 
 def test_all_formats_of_this_page_have_cases() -> None:
     assert {c["format"] for c in CASES} == set(FORMATS)
-    assert len(CASES) == 43
+    assert len(CASES) == 80

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+
+GGUF = str(Path(__file__).parents[1] / "data" / "qwen4-exp" / "gguf")
 
 HEAVY = {
     "numpy", "onnx", "onnxruntime", "huggingface_hub", "PIL", "tokenizers", "gguf", "fsspec",
@@ -44,9 +47,11 @@ def loaded(*arguments: str) -> set[str]:
         ["inspect-headers", "demo:shapes", "--format", "table"],
         ["census", "demo:shapes"],
         ["census", "demo:shapes", "--by", "component", "--as-dtype", "F16"],
+        ["inspect-headers", GGUF],
+        ["census", GGUF],
         ["completion", "bash"],
     ],
-    ids=" ".join,
+    ids=lambda words: " ".join(words).replace(GGUF, "GGUF"),
 )
 def test_light_commands_load_nothing_heavy(arguments: list[str]) -> None:
     modules = loaded(*arguments)

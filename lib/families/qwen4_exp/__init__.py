@@ -7,3 +7,5 @@ from __future__ import annotations
 
 NAME = "qwen4_exp"
 MODEL_TYPES = ("qwen4_exp", "qwen4_exp_text")
+GGUF_ARCHITECTURES = ("qwen4exp",)
+"""`general.architecture` of its GGUF sets."""

@@ -29,6 +29,13 @@ COMPONENTS: tuple[tuple[str, str], ...] = (
     ("text", r"^model\.|^lm_head\."),
 )
 
+GGUF_GROUPS: tuple[tuple[str, str], ...] = (
+    ("routed_experts", r"_exps\."),
+    ("ple_shards", r"^per_layer_token_embd"),
+    ("text_dense", r"^blk\.|^token_embd|^output"),
+)
+"""The same families by the names of its GGUF sets, which hold the text model alone."""
+
 SIGNATURE: tuple[str, ...] = (
     "hyper_connection_mixer.hc_norm.weight",
     "hyper_connection_mixer.input_mix_weight_down.weight",

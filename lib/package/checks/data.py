@@ -8,24 +8,20 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from ...checkpoint.header import Header
+from ...checkpoint.onnx_external import External, by_location, overlaps, range_fault
+from ...checkpoint.onnx_rules import Fault
+from ...checkpoint.onnx_types import TYPES, type_name
 from ...checkpoint.regular_file import open_regular
 from ...checkpoint.safetensors_header import read_header
 from ...errors import NtoolError
 from .. import sums
-from .external import External, locate
-from .parse import type_name
+from .external import locate
 from .subject import MAX_LISTED, Check, Finding, Part, Subject, bad, not_applicable, warn
 
 PADDING = 65536
 """Longest run of zero bytes between tensors that passes as alignment (writers align to a page)."""
 BAND = 8 << 20
-_DTYPES = {
-    "F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "I64": "int64",
-    "I32": "int32", "I16": "int16", "I8": "int8", "U64": "uint64", "U32": "uint32", "U16": "uint16",
-    "U8": "uint8", "BOOL": "bool", "F8_E4M3": "float8e4m3fn", "F8_E5M2": "float8e5m2",
-    "F8_E4M3FNUZ": "float8e4m3fnuz", "F8_E5M2FNUZ": "float8e5m2fnuz", "F8_E8M0": "float8e8m0",
-    "F4": "float4e2m1", "C64": "complex64",
-}  # fmt: skip
+_DTYPES = {t.dtype: type_name(n) for n, t in TYPES.items() if not t.dtype.startswith("ONNX:")}
 _STORED = {v: k for k, v in _DTYPES.items()}
 
 
@@ -58,14 +54,6 @@ def _extended(f: Finding, where: str) -> Finding:
     return replace(f, message=f.message + where)
 
 
-def by_location(found: list[External]) -> dict[str, list[External]]:
-    """External tensors by location, in order of first mention."""
-    files: dict[str, list[External]] = {}
-    for e in found:
-        files.setdefault(e.location, []).append(e)
-    return files
-
-
 def bounds(subject: Subject, part: Part) -> list[Finding]:
     """Each tensor's bytes lie in its file, are as many as type and shape need, and are its own."""
     findings = []
@@ -76,11 +64,15 @@ def bounds(subject: Subject, part: Part) -> list[Finding]:
         header = _header(real, location)
         sound = []
         for e in tensors:
-            found = _range(e, location, size)
-            sound += [] if found else [e]
-            findings += [_in(part, f) for f in found]
+            fault = range_fault(e, size)
+            if fault is None:
+                sound.append(e)
+            else:
+                findings.append(_in(part, _finding(fault, f"{fault.where}: ")))
         strict = subject.is_package
-        findings += [_in(part, f) for f in _overlaps(sound, location, strict)]
+        for fault in overlaps(sound):
+            mild = fault.reason == "shared" and not strict
+            findings.append(_in(part, _finding(fault, f"{fault.where} ", warning=mild)))
         if header is not None and not header.problems:
             findings += [_in(part, f) for f in _entries(sound, header, location, strict)]
     return _limited(findings)
@@ -99,32 +91,10 @@ def _limited(findings: list[Finding]) -> list[Finding]:
     return [*first[:MAX_LISTED], Finding(more.ok, text, see=more.see)]
 
 
-def _range(e: External, location: str, size: int) -> list[Finding]:
-    if e.numbers:
-        text = f"{e.where}: {', '.join(e.numbers)}"
-        return [bad(text, "decimal digits, at most 2^63 - 1", reason="bad-number")]
-    if e.length is not None and e.length != e.nbytes:
-        text = f"{e.where}: length in {location}, bytes"
-        expected = f"{e.nbytes} for {type_name(e.tensor.data_type)} {list(e.tensor.dims)}"
-        return [bad(text, expected, e.length, reason="length")]
-    if e.start + e.nbytes > size:
-        text = f"{e.where}: bytes {e.start}..{e.start + e.nbytes} of {location}, which has {size}"
-        return [bad(text, f"<= {size}", e.start + e.nbytes, reason="out-of-range")]
-    return []
-
-
-def _overlaps(tensors: list[External], location: str, strict: bool) -> Iterator[Finding]:
-    ordered = sorted((e for e in tensors if e.nbytes), key=lambda e: (e.start, e.nbytes))
-    last: External | None = None
-    for e in ordered:
-        if last is not None and e.start < last.start + last.nbytes:
-            same = (e.start, e.nbytes) == (last.start, last.nbytes)
-            text = f"{e.where} and {last.where} share bytes of {location} from {e.start} on"
-            yield (
-                warn(text, reason="shared") if same and not strict else bad(text, reason="overlap")
-            )
-        if last is None or e.start + e.nbytes > last.start + last.nbytes:
-            last = e
+def _finding(f: Fault, where: str, *, warning: bool = False) -> Finding:
+    report = warn if warning else bad
+    reason = f.reason if f.reason != "shared" or warning else "overlap"
+    return report(f"{where}{f.text}", f.expected, f.actual, reason=reason)
 
 
 def _header(real: str, location: str) -> Header | None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from onnx import TensorProto
 
+from ...checkpoint import onnx_walk as walk
+from ...checkpoint.onnx_types import type_name
 from ..abi import family_module
-from . import walk
 from .graph import is_float
-from .parse import type_name
 from .subject import Check, Finding, Part, Subject, bad
 
 

@@ -1,107 +1,14 @@
-"""External tensors: what a graph says of bytes in other files, judged before a file is opened."""
+"""Where the locations of external data lead, judged before a file is opened."""
 
 from __future__ import annotations
 
 import os
-import re
 import stat
-from dataclasses import dataclass
 
-from onnx import TensorProto
-
-from ...checkpoint.paths import contained, path_fault
+from ...checkpoint.onnx_external import location_fault
+from ...checkpoint.paths import contained
 from ...errors import printable
-from .parse import nbytes
 from .subject import Finding, Part, bad, warn
-
-_DIGITS = re.compile(r"[0-9]{1,19}", re.ASCII)
-MAX_OFFSET = 2**63 - 1
-
-
-@dataclass(frozen=True)
-class External:
-    """One tensor whose bytes are in another file.
-
-    Attributes:
-        where: path of the tensor in its graph, for messages.
-        offset, length: as given; None where absent or not a number (`numbers` says which).
-        nbytes: what type and shape need.
-    """
-
-    where: str
-    tensor: TensorProto
-    location: str
-    offset: int | None
-    length: int | None
-    checksum: str | None
-    nbytes: int
-    numbers: tuple[str, ...] = ()
-
-    @property
-    def start(self) -> int:
-        """First byte of the payload; an absent offset means 0."""
-        return self.offset or 0
-
-
-def externals(part: Part) -> list[External]:
-    """All external tensors of a component whose graph.parse holds."""
-    found = []
-    for where, tensor in part.walk.tensors:
-        if tensor.data_location != TensorProto.EXTERNAL:
-            continue
-        given = {e.key: e.value for e in tensor.external_data}
-        wrong = []
-        values: dict[str, int | None] = {}
-        for key in ("offset", "length"):
-            text = given.get(key)
-            values[key] = None
-            if text is not None:
-                if _DIGITS.fullmatch(text) and int(text) <= MAX_OFFSET:
-                    values[key] = int(text)
-                else:
-                    wrong.append(f"{key} '{printable(text[:40])}'")
-        size = nbytes(tensor)
-        assert size is not None, "graph.parse lets no external string pass"
-        found.append(
-            External(
-                where,
-                tensor,
-                given["location"],
-                values["offset"],
-                values["length"],
-                given.get("checksum"),
-                size,
-                tuple(wrong),
-            )
-        )
-    return found
-
-
-def location_fault(location: str) -> tuple[str, str] | None:
-    """(reason, text) why a location is refused by its grammar alone, or None.
-
-    Readers cut at NUL, Windows takes backslashes and drives and drops trailing dots and spaces:
-    such a location would name different files in different programs.
-    """
-    if "\0" in location:
-        return "nul", "holds a NUL byte"
-    text = path_fault(location)
-    if text is not None:
-        reasons = {
-            "is empty": "empty",
-            "is absolute": "absolute",
-            "holds a control character": "control-character",
-            "holds a lone surrogate": "control-character",
-            "holds a backslash": "backslash",
-            "begins with a drive letter": "drive",
-            "has the segment '..'": "traversal",
-        }
-        return reasons.get(text, "segment"), text
-    if any(s.endswith((".", " ")) or s.startswith(" ") for s in location.split("/")):
-        return "trailing-dot", "has a part that ends in a dot or begins or ends in a space"
-    if ":" in location:
-        return "drive", "holds a colon"
-    return None
 
 
 def locate(part: Part, location: str, *, bare: bool) -> tuple[str | None, list[Finding]]:

@@ -13,9 +13,9 @@ from typing import Any
 import onnx
 from onnx import GraphProto, ModelProto, TensorProto, TypeProto
 
-from . import walk
-from .external import location_fault
-from .parse import type_name
+from ...checkpoint import onnx_walk as walk
+from ...checkpoint.onnx_external import location_fault
+from ...checkpoint.onnx_types import type_name
 from .subject import Check, Finding, Part, Subject, bad, not_applicable, one_line
 
 PLAIN_DOMAINS = ("", "ai.onnx", "ai.onnx.ml")

@@ -7,13 +7,13 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from ...checkpoint.onnx_external import location_fault
 from ...checkpoint.strict_json import read_object
 from ...checkpoint.tensor import BITS
 from ...errors import InputError, NtoolError
 from .. import layout
 from ..bindings import STACKED
 from .data import safetensors_name
-from .external import location_fault
 from .subject import MAX_LISTED, Check, Finding, Part, Subject, bad, not_applicable, not_read
 
 MAX_REPORT = 1 << 30

@@ -6,10 +6,10 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ...checkpoint import onnx_walk as walk
+from ...checkpoint.onnx_types import type_name
 from ...errors import EnvironmentProblem, NtoolError
 from ..abi import family_module
-from . import walk
-from .parse import type_name
 from .subject import Check, Finding, Part, Subject, bad, not_applicable, one_line
 
 if TYPE_CHECKING:

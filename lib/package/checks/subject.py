@@ -19,9 +19,9 @@ from .. import layout
 from ..package import MAX_MANIFEST, Package, inside
 
 if TYPE_CHECKING:
-    from .external import External
+    from ...checkpoint.onnx_external import External
+    from ...checkpoint.onnx_walk import Walk
     from .parse import Reading
-    from .walk import Walk
 
 MAX_DEPTH = 4
 """Folder levels that are searched for graphs when there is no package.json."""
@@ -139,9 +139,9 @@ class Part:
     @cached_property
     def externals(self) -> list[External]:
         """All tensors whose bytes are in other files."""
-        from .external import externals
+        from ...checkpoint.onnx_external import externals
 
-        return externals(self)
+        return externals(self.walk.tensors)
 
     @cached_property
     def typed(self) -> ModelProto:

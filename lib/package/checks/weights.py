@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 import ml_dtypes
 import numpy as np
 
+from ...checkpoint.onnx_external import External
 from ...checkpoint.regular_file import open_regular
 from ...checkpoint.tensor import BITS, Checkpoint
 from ...errors import InputError, NtoolError, Unsupported
 from ...families import MODULES
 from ..abi import family_module
 from .data import BAND, safetensors_name
-from .external import External, locate
+from .external import locate
 from .subject import MAX_LISTED, Check, Finding, Part, Subject, bad, not_applicable
 
 if TYPE_CHECKING:
@@ -90,10 +91,11 @@ class _Source:
 
     def __init__(self, source: str) -> None:
         from ...checkpoint.source import open_checkpoint
-        from ...families import find
+        from ...families import find, gguf
         from ..bindings import Bindings
 
         self.checkpoint: Checkpoint = open_checkpoint(source)
+        gguf.refuse_payload(self.checkpoint)
         self.checkpoint.refuse_if_broken()
         self.family: str = find(self.checkpoint.config, f"{source}: config.json").NAME
         abi = family_module(self.family, "abi")

@@ -6,50 +6,14 @@ import os
 from pathlib import Path
 
 import numpy as np
-import onnx
 import pytest
-from onnx import TensorProto, helper
-from package_faults import FLOAT, findings
+from onnx import TensorProto
+from package_faults import findings
 
 from ntool.lib.package.checks.subject import Finding
+from tests.checkpoint.onnx_models import LOCATIONS, NUMBERS, adding, weight
 
 ALL = ("graph.*", "data.*")
-
-
-def model(*weights: TensorProto, where: str = "initializer") -> onnx.ModelProto:
-    """y = x + all weights; with the weights as initializers, constants, or in a branch."""
-    x = helper.make_tensor_value_info("x", FLOAT, [4])
-    nodes, last = [], "x"
-    for w in weights:
-        if where == "constant":
-            nodes.append(helper.make_node("Constant", [], [w.name], f"make {w.name}", value=w))
-        nodes.append(helper.make_node("Add", [last, w.name], [f"{w.name}+"], f"add {w.name}"))
-        last = f"{w.name}+"
-    y = helper.make_tensor_value_info(last, FLOAT, [4])
-    stored = list(weights) if where != "constant" else []
-    graph = helper.make_graph(nodes, "g", [x], [y], stored)
-    if where == "branch":
-        graph.name, inner = "inner", graph
-        del inner.input[:]
-        other = helper.make_graph(
-            [helper.make_node("Neg", ["x"], ["n"])],
-            "other",
-            [],
-            [helper.make_tensor_value_info("n", FLOAT, [4])],
-        )
-        top = helper.make_node("If", ["c"], ["z"], "if", then_branch=inner, else_branch=other)
-        c = helper.make_tensor_value_info("c", TensorProto.BOOL, [])
-        z = helper.make_tensor_value_info("z", FLOAT, [4])
-        graph = helper.make_graph([top], "g", [x, c], [z])
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
-
-
-def weight(name: str = "w", **external: str) -> TensorProto:
-    """A float32 [4] tensor in another file."""
-    t = TensorProto(name=name, data_type=FLOAT, dims=[4], data_location=TensorProto.EXTERNAL)
-    for key, value in external.items():
-        t.external_data.add(key=key, value=value)
-    return t
 
 
 def build(folder: Path, *weights: TensorProto, where: str = "initializer", size: int = 16) -> Path:
@@ -58,7 +22,7 @@ def build(folder: Path, *weights: TensorProto, where: str = "initializer", size:
     pkg = folder / "pkg"
     pkg.mkdir()
     (pkg / "w.bin").write_bytes(np.arange(size, dtype=np.uint8).tobytes())
-    (pkg / "model.onnx").write_bytes(model(*weights, where=where).SerializeToString())
+    (pkg / "model.onnx").write_bytes(adding(*weights, where=where).SerializeToString())
     return pkg
 
 
@@ -68,29 +32,6 @@ def reasons(path: Path) -> list[tuple[str, str | None]]:
 
 def warnings(path: Path) -> list[tuple[str, Finding]]:
     return [(i, f) for i, f in findings(path, check=ALL) if f.warning]
-
-
-LOCATIONS = {
-    "../outside.bin": "traversal",
-    "sub/../../outside.bin": "traversal",
-    "w.bin/..": "traversal",
-    "./w.bin": "segment",
-    "a//w.bin": "segment",
-    "w.bin/": "segment",
-    ".": "segment",
-    "": "empty",
-    "/etc/hostname": "absolute",
-    "w.bin\0.txt": "nul",
-    "..\\outside.bin": "backslash",
-    "C:w.bin": "drive",
-    "C:/w.bin": "drive",
-    "w.bin:stream": "drive",
-    "w\n.bin": "control-character",
-    "w\x7f.bin": "control-character",
-    "w.bin.": "trailing-dot",
-    "w.bin ": "trailing-dot",
-    "absent.bin": "missing",
-}
 
 
 @pytest.mark.parametrize("where", ["initializer", "constant", "branch"])
@@ -153,27 +94,6 @@ def test_link_inside_warns(tmp_path: Path) -> None:
     assert [(i, f.reason) for i, f in warnings(pkg)] == [("data.path", "symlink")]
 
 
-NUMBERS = {
-    ("abc", None): "bad-number",
-    ("-1", None): "bad-number",
-    ("+1", None): "bad-number",
-    (" 0", None): "bad-number",
-    ("0x0", None): "bad-number",
-    ("1_0", None): "bad-number",
-    ("\u0661", None): "bad-number",
-    ("1.0", None): "bad-number",
-    ("", None): "bad-number",
-    ("9" * 30, None): "bad-number",
-    (str(2**63), None): "bad-number",
-    ("0", "16 "): "bad-number",
-    ("0", "15"): "length",
-    ("0", "17"): "length",
-    ("1", "16"): "out-of-range",
-    ("1", None): "out-of-range",
-    (str(2**63 - 1), "16"): "out-of-range",
-}
-
-
 @pytest.mark.parametrize(("offset", "length"), NUMBERS)
 def test_numbers(offset: str, length: str | None, tmp_path: Path) -> None:
     given = {"location": "w.bin", "offset": offset}
@@ -216,7 +136,7 @@ def test_orphans_and_padding(tmp_path: Path) -> None:
 
 def test_a_file_shared_by_two_graphs_has_no_orphans(tmp_path: Path) -> None:
     pkg = build(tmp_path, weight(location="w.bin", offset="0"), size=32)
-    second = model(weight(location="w.bin", offset="16"))
+    second = adding(weight(location="w.bin", offset="16"))
     (pkg / "second.onnx").write_bytes(second.SerializeToString())
     assert reasons(pkg) == [] and warnings(pkg) == []
 

@@ -1,16 +1,34 @@
 """Walking an ONNX model: main graph, graphs in attributes, functions, training graphs.
 
 An external tensor or a custom operator may hide in any of them, so every check sees all. One pass
-collects everything: reading a field of a protobuf message is what costs time here.
+collects everything: reading a field of a protobuf message is what costs time here. Messages are
+those of the onnx package or of onnx_messages.py: they are read in the same way.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, SparseTensorProto, TensorProto
+from ..errors import shorten
+
+if TYPE_CHECKING:
+    from onnx import (
+        AttributeProto,
+        FunctionProto,
+        GraphProto,
+        ModelProto,
+        NodeProto,
+        SparseTensorProto,
+        TensorProto,
+    )
+
+
+MAX_LABEL = 200
+"""Characters of a name that a path repeats."""
+MAX_PATH = 600
+"""Characters of a path: graphs inside graphs would make it long for each tensor in them."""
 
 
 class Place(NamedTuple):
@@ -49,7 +67,8 @@ class Walk:
 
 def label(node: NodeProto, index: int) -> str:
     """A node's name, else its place; with its operator."""
-    return f"{node.name or f'#{index}'} ({node.op_type})"
+    name = shorten(node.name, MAX_LABEL) or f"#{index}"
+    return f"{name} ({shorten(node.op_type, MAX_LABEL)})"
 
 
 def bodies(node: NodeProto) -> Iterator[tuple[str, GraphProto]]:
@@ -57,6 +76,12 @@ def bodies(node: NodeProto) -> Iterator[tuple[str, GraphProto]]:
     for a in node.attribute:
         if _holds(a):
             yield from _graphs(a)
+
+
+def function_path(f: FunctionProto) -> str:
+    """How messages call a function."""
+    name = f"{f.domain}::{f.name}" + (f":{f.overload}" if f.overload else "")
+    return f"function {shorten(name, MAX_LABEL)}"
 
 
 def top_graphs(model: ModelProto) -> Iterator[tuple[str, GraphProto]]:
@@ -75,7 +100,7 @@ def walk(model: ModelProto) -> Walk:
     for path, graph in top_graphs(model):
         _graph(found, path, graph, imports)
     for f in model.functions:
-        path = f"function {f.domain}::{f.name}"
+        path = function_path(f)
         for a in f.attribute_proto:
             _attribute(found, path, a, imports)
         _nodes(found, path, f.node, {o.domain: o.version for o in f.opset_import})
@@ -100,10 +125,8 @@ def _nodes(found: Walk, path: str, nodes: Iterable[NodeProto], imports: dict[str
                 _attribute(found, place.path, a, imports)
 
 
-_HOLDERS = frozenset(
-    AttributeProto.DESCRIPTOR.fields_by_name[name].number
-    for name in ("t", "g", "tensors", "graphs", "sparse_tensor", "sparse_tensors")
-)
+_HOLDERS = frozenset((5, 6, 10, 11, 22, 23))
+"""Numbers of t, g, tensors, graphs, sparse_tensor and sparse_tensors of an AttributeProto."""
 
 
 def _holds(a: AttributeProto) -> bool:
@@ -112,7 +135,7 @@ def _holds(a: AttributeProto) -> bool:
 
 
 def _attribute(found: Walk, path: str, a: AttributeProto, imports: dict[str, int]) -> None:
-    at = f"{path}.{a.name}"
+    at = below(path, a.name)
     if a.HasField("t"):
         found.tensors.append((at, a.t))
     for i, t in enumerate(a.tensors):
@@ -122,7 +145,7 @@ def _attribute(found: Walk, path: str, a: AttributeProto, imports: dict[str, int
     for i, s in enumerate(a.sparse_tensors):
         _sparse(found, f"{at}[{i}]", s)
     for name, graph in _graphs(a):
-        _graph(found, f"{path}.{name}", graph, imports)
+        _graph(found, below(path, name), graph, imports)
 
 
 def _graphs(a: AttributeProto) -> Iterator[tuple[str, GraphProto]]:
@@ -135,6 +158,12 @@ def _graphs(a: AttributeProto) -> Iterator[tuple[str, GraphProto]]:
 def _sparse(found: Walk, path: str, s: SparseTensorProto) -> None:
     found.tensors.append((f"{path}.values", s.values))
     found.tensors.append((f"{path}.indices", s.indices))
+
+
+def below(path: str, name: str) -> str:
+    """Path of what an attribute holds; of a long one, its end."""
+    at = f"{path}.{shorten(name, MAX_LABEL)}"
+    return at if len(at) <= MAX_PATH else f"...{at[-MAX_PATH:]}"
 
 
 def _at(path: str, what: str) -> str:

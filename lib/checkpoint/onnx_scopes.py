@@ -6,57 +6,69 @@ Source: ONNX IR.md, "Names Within a Graph", "Nodes" and "Functions".
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import onnx
-from onnx import GraphProto, ModelProto, NodeProto
+from . import onnx_walk as walk
+from .onnx_operators import exists
+from .onnx_rules import MAX_FAULTS, Fault
 
-from . import walk
-from .subject import Finding, bad
+if TYPE_CHECKING:
+    from onnx import GraphProto, ModelProto, NodeProto
 
 STANDARD = ("", "ai.onnx", "ai.onnx.ml", "ai.onnx.training", "ai.onnx.preview.training")
 """Domains whose operators onnx itself defines."""
 
 
-def scope_findings(model: ModelProto, file: str) -> list[Finding]:
+def scope_faults(model: ModelProto) -> list[Fault]:
     """All that breaks the rules of names, in all graphs and functions."""
-    rules = _Rules(model, file)
+    rules = _Rules(model)
     for path, graph in walk.top_graphs(model):
-        known = set(rules.main) if path else set()
-        rules.graph(path, graph, known, rules.imports(model))
+        outer = _Names(rules.main) if path else None
+        rules.graph(path, graph, _Names(outer=outer), rules.imports(model))
         if not path:
             rules.main = rules.declared(graph)
     for f in model.functions:
-        path = f"function {f.domain}::{f.name}"
-        known = set(f.input)
-        if len(known) != len(f.input):
+        path = walk.function_path(f)
+        known = _Names(f.input)
+        if len(known.here) != len(f.input):
             rules.add(path, "an input's name twice", "duplicate-name")
         rules.nodes(path, f.node, known, rules.imports(f))
         for name in f.output:
             if name not in known:
                 rules.add(path, f"output '{name}' is made by no node", "undefined-value")
     rules.recursion()
-    return rules.findings
+    return rules.faults
 
 
 def _at(path: str, node: NodeProto, index: int) -> str:
     return f"{path + ': ' if path else ''}node {walk.label(node, index)}"
 
 
-@cache
-def _exists(op_type: str, version: int, domain: str) -> bool:
-    try:
-        onnx.defs.get_schema(op_type, version, domain)
-    except onnx.defs.SchemaError:
+class _Names:
+    """Names that are known in a graph. Those of the graphs around it are not copied: thousands of
+    branches would each copy thousands of names."""
+
+    __slots__ = ("_outer", "here")
+
+    def __init__(self, here: Iterable[str] = (), outer: _Names | None = None) -> None:
+        self.here, self._outer = set(here), outer
+
+    def outside(self, name: str) -> bool:
+        """Whether a graph around this one has the name."""
+        around = self._outer
+        while around is not None:
+            if name in around.here:
+                return True
+            around = around._outer
         return False
-    return True
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.here or self.outside(name)
 
 
 class _Rules:
-    def __init__(self, model: ModelProto, file: str) -> None:
-        self._file = file
-        self.findings: list[Finding] = []
+    def __init__(self, model: ModelProto) -> None:
+        self.faults: list[Fault] = []
         self.main: set[str] = set()
         self._functions = {(f.domain, f.name): f for f in model.functions}
         if len({(f.domain, f.name, f.overload) for f in model.functions}) != len(model.functions):
@@ -65,8 +77,8 @@ class _Rules:
     def add(
         self, path: str, text: str, reason: str, expected: Any = None, actual: Any = None
     ) -> None:
-        where = f"{path}: " if path else ""
-        self.findings.append(bad(f"{self._file}: {where}{text}", expected, actual, reason=reason))
+        if len(self.faults) < MAX_FAULTS:
+            self.faults.append(Fault(reason, path, text, expected, actual))
 
     def imports(self, owner: Any) -> dict[str, int]:
         return {"" if o.domain == "ai.onnx" else o.domain: o.version for o in owner.opset_import}
@@ -76,9 +88,8 @@ class _Rules:
         names |= {s.values.name for s in graph.sparse_initializer}
         return names | {o for n in graph.node for o in n.output}
 
-    def graph(self, path: str, graph: GraphProto, outer: set[str], imports: dict[str, int]) -> None:
-        """Judge one graph; `outer` are the names of the graphs around it."""
-        known = set(outer)
+    def graph(self, path: str, graph: GraphProto, known: _Names, imports: dict[str, int]) -> None:
+        """Judge one graph; `known` are the names of the graphs around it, and gets its own."""
         for what, names in (
             ("input", [v.name for v in graph.input]),
             (
@@ -91,10 +102,10 @@ class _Rules:
             for name in names:
                 if not name:
                     self.add(path, f"{what} without a name", "no-name")
-                elif name in seen or name in outer:
+                elif name in seen or known.outside(name):
                     self.add(path, f"{what} '{name}' twice", "duplicate-name")
                 seen.add(name)
-            known |= seen  # an initializer may be the default of an input of its name
+            known.here |= seen  # an initializer may be the default of an input of its name
         self.nodes(path, graph.node, known, imports)
         seen = set()
         for v in graph.output:
@@ -105,13 +116,14 @@ class _Rules:
                 self.add(path, f"output '{v.name}' is made by no node", "undefined-value")
 
     def nodes(
-        self, path: str, nodes: Sequence[NodeProto], known: set[str], imports: dict[str, int]
+        self, path: str, nodes: Sequence[NodeProto], known: _Names, imports: dict[str, int]
     ) -> None:
         """Judge a list of nodes; adds what they make to `known`."""
         later = {o: i for i, n in enumerate(nodes) for o in n.output if o}
+        here = known.here
         for i, node in enumerate(nodes):
             for name in node.input:
-                if name and name not in known:
+                if name and name not in here and not known.outside(name):
                     self._unknown(_at(path, node, i), name, later, nodes)
             domain = "" if node.domain == "ai.onnx" else node.domain
             if not self._operator(node, domain, imports):
@@ -121,12 +133,13 @@ class _Rules:
                 if len(attributes) != len(node.attribute):
                     self.add(_at(path, node, i), "an attribute twice", "duplicate-name")
             for name, body in walk.bodies(node):
-                self.graph(f"{_at(path, node, i)}.{name}", body, known, imports)
+                inner = walk.below(_at(path, node, i), name)
+                self.graph(inner, body, _Names(outer=known), imports)
             for name in node.output:
                 if name and name in known:
                     text = f"makes '{name}', which exists already"
                     self.add(_at(path, node, i), text, "duplicate-name")
-                known.add(name)
+                here.add(name)
 
     def _unknown(
         self, at: str, name: str, later: dict[str, int], nodes: Sequence[NodeProto]
@@ -144,7 +157,7 @@ class _Rules:
         version = imports.get(domain)
         if version is None:
             return False
-        return domain not in STANDARD or _exists(node.op_type, version, domain)
+        return domain not in STANDARD or exists(node.op_type, version, domain)
 
     def _not_an_operator(
         self, at: str, node: NodeProto, domain: str, imports: dict[str, int]
@@ -166,10 +179,17 @@ class _Rules:
             }
             for key, f in self._functions.items()
         }
-        done: set[tuple[str, str]] = set()
-        while ready := [k for k in calls if k not in done and calls[k] <= done]:
-            done.update(ready)
-        for domain, name in sorted(set(calls) - done):
+        callers: dict[tuple[str, str], list[tuple[str, str]]] = {}
+        for key, called in calls.items():
+            for other in called:
+                callers.setdefault(other, []).append(key)
+        ready = [key for key, called in calls.items() if not called]
+        for key in ready:  # grows while it is walked
+            for caller in callers.get(key, ()):
+                calls[caller].discard(key)
+                if not calls[caller]:
+                    ready.append(caller)
+        for domain, name in sorted(set(calls) - set(ready)):
             self.add(f"function {domain}::{name}", "calls itself", "recursion")
 
 
