@@ -13,6 +13,7 @@ from typing import Any
 
 from ..checkpoint.config import MAX_CONFIG
 from ..checkpoint.folder import read_small
+from ..checkpoint.strict_json import no_collector
 from ..checkpoint.tensor import Checkpoint, Problem, exit_code, first_of
 from ..checkpoint.writer import Entry, alignment
 from ..conversion.entries import copied, report_row
@@ -104,6 +105,11 @@ def plan(checkpoint: Checkpoint, wish: Wish) -> Plan:
         InputError: config.json changed since it was read.
     """
     wish.check()
+    with no_collector():  # a plan of 150,000 tensors is a million objects, none of them garbage
+        return _plan(checkpoint, wish)
+
+
+def _plan(checkpoint: Checkpoint, wish: Wish) -> Plan:
     if checkpoint.format != "safetensors":
         what = f"{checkpoint.source}: format"
         raise Unsupported(what, found=checkpoint.format, expected="safetensors")
@@ -130,7 +136,7 @@ def plan(checkpoint: Checkpoint, wish: Wish) -> Plan:
         rows=rows,
         report={"expert_layout": wish.to, "storage_preserving": True,
                 "groups": list(_groups(work))},
-        proofs=dict(_proofs(work, files)),
+        proofs=dict(_proofs(work, files, {e.name for e in entries if e.bands is not tuple})),
     )  # fmt: skip
 
 
@@ -258,7 +264,9 @@ def _config_bytes(checkpoint: Checkpoint, config: dict[str, Any]) -> bytes | Non
     return read_small(checkpoint.folder, CONFIG, MAX_CONFIG)
 
 
-def _proofs(work: _Work, files: OpenFiles) -> Iterator[tuple[str, Callable[[], Iterator[bytes]]]]:
+def _proofs(
+    work: _Work, files: OpenFiles, turned: set[str]
+) -> Iterator[tuple[str, Callable[[], Iterator[bytes]]]]:
     """What `--verify` compares turned tensors with; the others with the stretches they are of."""
 
     def of(target: Target) -> Callable[[], Iterator[bytes]]:
@@ -266,7 +274,7 @@ def _proofs(work: _Work, files: OpenFiles) -> Iterator[tuple[str, Callable[[], I
 
     for m in work.moved:
         for target in m.targets:
-            if not payload.is_moved(target):
+            if target.name in turned:
                 yield target.name, of(target)
 
 
