@@ -14,7 +14,7 @@ from fnmatch import fnmatchcase
 from itertools import chain
 from pathlib import Path
 
-from . import gguf_headers, goldens, headers, loops, packages, report, startup
+from . import conversions, gguf_headers, goldens, headers, loops, packages, report, startup
 from .measure import Failed, Skipped
 from .table import Bench, Line, Row, aligned
 
@@ -23,6 +23,7 @@ ROWS: tuple[Row, ...] = (
     *headers.ROWS,
     *gguf_headers.ROWS,
     *packages.ROWS,
+    *conversions.ROWS,
     *loops.ROWS,
     *goldens.ROWS,
 )

@@ -148,7 +148,30 @@ def dense(folder: Path) -> None:
             shutil.copy(path, folder)
 
 
-KINDS = {"fp8": fp8, "u15": u15, "dense": dense}
+def codes(folder: Path) -> None:
+    """1.07 GB of random FP8 codes in 8 files, with BF16 scales of 128x128 blocks."""
+    import numpy as np
+
+    rng = np.random.Generator(np.random.PCG64(2))
+    R, C, B = 4096, 2048, 128
+    drawn = rng.integers(0, 255, (R, C), np.uint8)
+    matrix = np.where(drawn & 0x7F == 0x7F, np.uint8(0x70), drawn).tobytes()
+    scales = rng.integers(0x3A00, 0x3C00, (R // B, C // B)).astype("<u2").tobytes()
+    shards: dict[str, list[Row]] = {}
+    for k in range(8):
+        rows = shards[f"model-{k + 1:05d}-of-00008.safetensors"] = []
+        for i in range(16):
+            rows.append((f"layers.{16 * k + i}.weight", "F8_E4M3", (R, C)))
+            rows.append((f"layers.{16 * k + i}.weight_scale_inv", "BF16", (R // B, C // B)))
+    for file, rows in shards.items():
+        write_shard(folder / file, rows, (matrix if d[0] == "F" else scales for _, d, _ in rows))
+    write_index(folder, shards)
+    quantization = {"quant_method": "fp8", "weight_block_size": [B, B]}
+    config = {"model_type": "bench", "quantization_config": quantization}
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+KINDS = {"fp8": fp8, "codes": codes, "u15": u15, "dense": dense}
 
 
 if __name__ == "__main__":

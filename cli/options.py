@@ -20,6 +20,14 @@ Source = Annotated[
         show_default=False,
     ),
 ]
+AnySource = Annotated[
+    str,
+    typer.Argument(
+        metavar="SOURCE",
+        help="Checkpoint: a file, a folder, demo:shapes, OWNER/NAME[@REV] on the Hub, an address.",
+        show_default=False,
+    ),
+]
 Package = Annotated[str, typer.Argument(metavar="PKG", help="Package folder.", show_default=False)]
 Runnable = Annotated[
     str,

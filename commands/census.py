@@ -11,11 +11,11 @@ from typing import Annotated
 import typer
 
 from ..console import console
-from ..options import Force, MaxHeader, Source
+from ..options import AnySource, Force, MaxHeader, Revision
 
 
 def census(
-    source: Source,
+    source: AnySource,
     by: Annotated[
         list[str] | None,
         typer.Option(
@@ -74,6 +74,7 @@ def census(
     ] = None,
     force: Force = False,
     max_header: MaxHeader = 100_000_000,
+    revision: Revision = None,
 ) -> None:
     """Count the tensors of a checkpoint by group and dtype, and say what is wrong with it.
 
@@ -83,16 +84,21 @@ def census(
     from ..lib import census as counting
     from ..lib import comparison, inspection, judgement
     from ..lib.census_files import NewFiles
+    from ..lib.checkpoint.source import local_wins
     from ..lib.checkpoint.strict_json import no_collector
     from ..lib.checkpoint.tensor import exit_code, first_of
 
     if source == against == "-":
         raise typer.BadParameter("only one of SOURCE and --against can be standard input")
-    new_files = NewFiles(source, plot, repair_index, force)
-    with no_collector(), console.stream(main="group", source=source) as stream:
+    new_files = NewFiles(source, plot, repair_index, force, revision)
+    with no_collector(), console.stream(main="group", source=source, hold=source != "-") as stream:
+        for note in filter(None, map(local_wins, filter(None, (source, against)))):
+            console.note(note)
         expected = comparison.read_expected(expect) if expect is not None else None
         other = inspection.read(against, max_header) if against is not None else None
-        counted = inspection.read(source, max_header)
+        counted = inspection.read(source, max_header, revision)
+        if source != "-":
+            stream.begin(revision=counted.revision)
         facts = judgement.judge(counted)
         rows = [
             counting.groups(counted.tensors, label, key)

@@ -67,7 +67,7 @@ def export_component(
     limit = parse_size(shard_size)
     started = time.monotonic()
     with console.stream(main="file", source=source, format="package") as out:
-        checkpoint = open_checkpoint(source)
+        checkpoint = open_checkpoint(source, local=True)
         plan = export.plan(
             checkpoint,
             components or (),

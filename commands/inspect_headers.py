@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from ..console import console
-from ..options import Exclude, Include, MaxHeader
+from ..options import Exclude, Include, MaxHeader, Revision
 
 
 def inspect_headers(
@@ -19,7 +19,7 @@ def inspect_headers(
         list[str],
         typer.Argument(
             metavar="SOURCE...",
-            help="Files or folders, or demo:shapes.",
+            help="Files, folders, demo:shapes, OWNER/NAME[@REV] on the Hub, or addresses.",
             show_default=False,
         ),
     ],
@@ -29,6 +29,7 @@ def inspect_headers(
         bool, typer.Option("--full", help="Long lists of metadata and config in full.")
     ] = False,
     max_header: MaxHeader = 100_000_000,
+    revision: Revision = None,
     no_index: Annotated[
         bool,
         typer.Option("--no-index", help="List the files of the folder, whatever its index says."),
@@ -41,7 +42,7 @@ def inspect_headers(
     gives 1.
     """
     from ..lib import inspection
-    from ..lib.checkpoint.source import open_checkpoint
+    from ..lib.checkpoint.source import local_wins, open_checkpoint
     from ..lib.checkpoint.strict_json import no_collector
     from ..lib.checkpoint.tensor import exit_code, first_of
     from ..lib.families import gguf
@@ -52,8 +53,14 @@ def inspect_headers(
             no_collector(),
             console.stream(main="tensor", source=source, hold=True) as stream,
         ):
+            if (note := local_wins(source)) is not None:
+                console.note(note)
             checkpoint = open_checkpoint(
-                source, max_header=max_header, use_index=not no_index, full=full
+                source,
+                revision=revision,
+                max_header=max_header,
+                use_index=not no_index,
+                full=full,
             )
             stream.begin(format=checkpoint.format, revision=checkpoint.revision)
             records, found = gguf.described(checkpoint.gguf, checkpoint.tensors.values())

@@ -9,6 +9,7 @@ _ntool_takes() {
         'inspect-headers --include') kind=text ;;
         'inspect-headers --exclude') kind=text ;;
         'inspect-headers --max-header') kind=text ;;
+        'inspect-headers --revision') kind=text ;;
         'inspect-headers --format') kind=words choices='jsonl table csv tsv' ;;
         'inspect-headers --progress') kind=words choices='auto always never' ;;
         'inspect-headers '[0-9]*) kind=source ;;
@@ -21,6 +22,7 @@ _ntool_takes() {
         'census --plot') kind=file ;;
         'census --repair-index') kind=file ;;
         'census --max-header') kind=text ;;
+        'census --revision') kind=text ;;
         'census --format') kind=words choices='jsonl table csv tsv' ;;
         'census --progress') kind=words choices='auto always never' ;;
         'census 1') kind=source ;;
@@ -144,8 +146,8 @@ _ntool_demos='demo:shapes'
 _ntool_options() {
     case $1 in
         '') choices='--version --help -h' ;;
-        inspect-headers) choices='--include --exclude --full --max-header --no-index --format --progress --quiet -q --verbose -v --help -h' ;;
-        census) choices='--by --groups --as-dtype --expect --against --allow-missing --plot --repair-index --force --max-header --format --progress --quiet -q --verbose -v --help -h' ;;
+        inspect-headers) choices='--include --exclude --full --max-header --revision --no-index --format --progress --quiet -q --verbose -v --help -h' ;;
+        census) choices='--by --groups --as-dtype --expect --against --allow-missing --plot --repair-index --force --max-header --revision --format --progress --quiet -q --verbose -v --help -h' ;;
         convert-fp8) choices='--output -o --to --include --exclude --block --scale --allow-unscaled --shard-size --jobs -j --part --merge --resume --dry-run --verify --force --revision --max-header --format --progress --quiet -q --verbose -v --help -h' ;;
         convert-experts) choices='--output -o --to --gate-up-order --names --shard-size --jobs -j --part --merge --resume --dry-run --verify --force --revision --max-header --format --progress --quiet -q --verbose -v --help -h' ;;
         export-component) choices='--output -o --dtype --set --ep --force-f16 --data --shard-size --force --dry-run --format --progress --quiet -q --verbose -v --help -h' ;;

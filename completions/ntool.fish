@@ -35,6 +35,7 @@ set -g __ntool_valued \
     'inspect-headers --include' \
     'inspect-headers --exclude' \
     'inspect-headers --max-header' \
+    'inspect-headers --revision' \
     'inspect-headers --format' \
     'inspect-headers --progress' \
     'census --by' \
@@ -46,6 +47,7 @@ set -g __ntool_valued \
     'census --plot' \
     'census --repair-index' \
     'census --max-header' \
+    'census --revision' \
     'census --format' \
     'census --progress' \
     'convert-fp8 --output' \
@@ -176,6 +178,7 @@ complete -c ntool -n '__ntool_at inspect-headers' -l include -x -d 'Only names t
 complete -c ntool -n '__ntool_at inspect-headers' -l exclude -x -d 'Not the names that match. May be repeated.'
 complete -c ntool -n '__ntool_at inspect-headers' -l full -d 'Long lists of metadata and config in full.'
 complete -c ntool -n '__ntool_at inspect-headers' -l max-header -x -d 'Largest header to read.'
+complete -c ntool -n '__ntool_at inspect-headers' -l revision -x -d 'Branch, tag or commit on the Hub; as SOURCE@REV.'
 complete -c ntool -n '__ntool_at inspect-headers' -l no-index -d 'List the files of the folder, whatever its index says.'
 complete -c ntool -n '__ntool_at inspect-headers' -l format -x -a 'jsonl table csv tsv' -d 'Form of the records. Default: table on a terminal, else jsonl.'
 complete -c ntool -n '__ntool_at inspect-headers' -l progress -x -a 'auto always never' -d 'Progress on stderr.'
@@ -195,6 +198,7 @@ complete -c ntool -n '__ntool_at census' -l plot -r -F -d 'Draw the bytes of the
 complete -c ntool -n '__ntool_at census' -l repair-index -r -F -d 'Write an index of all tensors that the files hold, orphans included.'
 complete -c ntool -n '__ntool_at census' -l force -d 'Replace an existing output.'
 complete -c ntool -n '__ntool_at census' -l max-header -x -d 'Largest header to read.'
+complete -c ntool -n '__ntool_at census' -l revision -x -d 'Branch, tag or commit on the Hub; as SOURCE@REV.'
 complete -c ntool -n '__ntool_at census' -l format -x -a 'jsonl table csv tsv' -d 'Form of the records. Default: table on a terminal, else jsonl.'
 complete -c ntool -n '__ntool_at census' -l progress -x -a 'auto always never' -d 'Progress on stderr.'
 complete -c ntool -n '__ntool_at census' -l quiet -s q -d 'No notes on stderr.'

@@ -31,6 +31,7 @@ class Counted:
         absent: {file that the index names and that is not there: tensors it should hold}.
         folder: where payloads can be read, None for record streams.
         gguf: what a GGUF model says of itself; a record stream was judged by its writer.
+        revision: commit on the Hub, or None.
     """
 
     tensors: list[Tensor] = field(default_factory=list)
@@ -46,6 +47,7 @@ class Counted:
     index_total_size: int | None = None
     folder: Folder | None = None
     gguf: GgufFacts | None = None
+    revision: str | None = None
 
 
 class Tally:

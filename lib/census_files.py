@@ -19,7 +19,7 @@ class NewFiles:
     """The files that a command line asks for, judged before the work.
 
     Args:
-        source: the SOURCE that is counted.
+        source, revision: the SOURCE that is counted.
         plot, repair_index: paths, or None for none.
         force: replace what is there.
     Raises:
@@ -28,8 +28,14 @@ class NewFiles:
     """
 
     def __init__(
-        self, source: str, plot: str | None, repair_index: str | None, force: bool
+        self,
+        source: str,
+        plot: str | None,
+        repair_index: str | None,
+        force: bool,
+        revision: str | None = None,
     ) -> None:
+        self._revision = revision
         self._source, self._plot, self._index = source, plot, repair_index
         paths = [p for p in (plot, repair_index) if p is not None]
         if repair_index is not None and source == "-":
@@ -52,7 +58,9 @@ class NewFiles:
             CheckFailed, InputError: as `index_repair.new_index`.
         """
         if self._index is not None:
-            files = open_checkpoint(self._source, max_header=max_header, use_index=False)
+            files = open_checkpoint(
+                self._source, revision=self._revision, max_header=max_header, use_index=False
+            )
             text = index_repair.new_index(files)
             write_whole(self._index, lambda f: f.write(text))
             yield {"path": self._index, "nbytes": len(text), "role": "index"}

@@ -16,7 +16,7 @@ from .checkpoint.regular_file import reading, standard_input
 from .checkpoint.safetensors_header import MAX_HEADER
 from .checkpoint.source import open_checkpoint
 from .checkpoint.tensor import BITS, Checkpoint, Problem, Tensor
-from .errors import InputError
+from .errors import InputError, UsageProblem
 from .experts.detect import detect_checkpoint
 from .records import Stream, dumps
 from .records import read as records_of_stream
@@ -119,7 +119,7 @@ def _lines(chosen: Iterable[tuple[Tensor, bool]]) -> Iterator[str]:
         )
 
 
-def read(source: str, max_header: int = MAX_HEADER) -> Counted:
+def read(source: str, max_header: int = MAX_HEADER, revision: str | None = None) -> Counted:
     """What a SOURCE holds, or the record streams on standard input for `-`.
 
     Raises:
@@ -127,7 +127,9 @@ def read(source: str, max_header: int = MAX_HEADER) -> Counted:
         SourceNotFound, Unsupported: as `open_checkpoint`.
     """
     if source != "-":
-        return counted(open_checkpoint(source, max_header=max_header))
+        return counted(open_checkpoint(source, max_header=max_header, revision=revision))
+    if revision is not None:
+        raise UsageProblem("'-': --revision is for sources on the Hub")
     lines = io.TextIOWrapper(standard_input(), encoding="utf-8", newline="\n")
     with reading("standard input"):
         return counted_records(records_of_stream(lines))
@@ -150,6 +152,7 @@ def counted(checkpoint: Checkpoint) -> Counted:
         index_total_size=(checkpoint.index or {}).get("total_size"),
         folder=checkpoint.folder if checkpoint.format == "safetensors" else None,
         gguf=checkpoint.gguf,
+        revision=checkpoint.revision,
     )
 
 

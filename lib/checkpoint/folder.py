@@ -59,12 +59,18 @@ class Folder(Protocol):
         local: whether `root` is a path.
         revision: commit on the Hub, or None.
         requests: requests made so far.
+        bytes_read: bytes that came over the network so far, listings included.
     """
 
     root: str
     local: bool
     revision: str | None
-    requests: int
+
+    @property
+    def requests(self) -> int: ...
+
+    @property
+    def bytes_read(self) -> int: ...
 
     def names(self, inside: str = "") -> list[str]:
         """Names in the folder, or in a folder of it, sorted; no names where there is no such."""
@@ -105,7 +111,7 @@ class LocalFolder:
 
     local = True
     revision: str | None = None
-    requests = 0
+    requests = bytes_read = 0
 
     def __init__(self, root: str, named: str | None = None) -> None:
         self.root = root

@@ -15,7 +15,10 @@ from .regular_file import read_all
 from .strict_json import has_lone_surrogate
 from .tensor import Problem
 
-_SNAPSHOT = re.compile(r"(.*/models--[^/]+)/snapshots/[0-9a-f]{40}(?:/|$)", re.DOTALL)
+_SNAPSHOT = re.compile(r"((.*)/models--[^/]+)/snapshots/[0-9a-f]{40}(?:/|$)", re.DOTALL)
+_SHARED = re.compile(r"[0-9a-f]{2}/[0-9a-f]{64}")
+_SHARED_MARK = ".huggingface-shared-blobs"
+"""File in the `blobs` folder of a cache that several repositories share (huggingface_hub 2)."""
 
 
 def path_fault(value: str) -> str | None:
@@ -47,7 +50,7 @@ def contained(root: str, relative: str) -> tuple[str, Problem | None]:
 
     Allowed are the folder `root` itself and, for a snapshot in a Hub cache
     (`models--*/snapshots/COMMIT`), the `blobs` folder of the same repository, to which its links
-    lead.
+    lead, and the store of blobs of the whole cache, to which those lead in turn.
 
     Args:
         root: absolute path of the model folder.
@@ -68,7 +71,8 @@ def contained(root: str, relative: str) -> tuple[str, Problem | None]:
     snapshot = _SNAPSHOT.match(base)
     if snapshot:
         allowed.append(os.path.join(snapshot[1], "blobs"))
-    if not any(real.startswith(os.path.join(folder, "")) for folder in allowed):
+    inside = any(real.startswith(os.path.join(folder, "")) for folder in allowed)
+    if not inside and not (snapshot and _is_shared(snapshot[2], real)):
         where = " and its Hub cache blobs" if snapshot else ""
         message = f"leads outside the model folder{where}: found {real}"
         return real, Problem("path-escape", message, file=relative, malformed=True)
@@ -82,6 +86,13 @@ def contained(root: str, relative: str) -> tuple[str, Problem | None]:
             message = "no such file"
         return real, Problem("missing-shard", message, file=relative, malformed=True)
     return real, None
+
+
+def _is_shared(cache: str, real: str) -> bool:
+    """Whether a path is a blob in the common store of a Hub cache."""
+    store = os.path.join(cache, "blobs")
+    name = real.removeprefix(os.path.join(store, ""))
+    return bool(_SHARED.fullmatch(name)) and os.path.isfile(os.path.join(store, _SHARED_MARK))
 
 
 def read_inside(root: str, relative: str, limit: int, name: str | None = None) -> bytes | None:

@@ -12,6 +12,7 @@ from .config import read_config
 from .folder import NotReadable
 from .header import Header
 from .index import Index, read_index
+from .remote_file import expected_headers
 from .safetensors_header import header_of
 from .tensor import Checkpoint, Problem, Tensor
 
@@ -37,6 +38,7 @@ class SafetensorsSet:
         # off at once, so that 150,000 names are not held twice
         self._named: dict[str, str] | None = None
         self._orphans: dict[str, list[str]] = {}
+        self._expected: dict[str, int] = {}
 
     def file(self, name: str) -> None:
         """A single file of tensors."""
@@ -60,6 +62,8 @@ class SafetensorsSet:
             return
         self.config()
         files, self._named = index.files, index.weight_map
+        if not checkpoint.folder.local:
+            self._expected = expected_headers(index.weight_map)
         missing_files = self._shards(files)
         self._compare(missing_files)
         self._unlisted(files)
@@ -117,7 +121,8 @@ class SafetensorsSet:
         self.checkpoint.problems.append(problem)
         return None
 
-    def _header(self, file: str, expect: int = 0) -> Header:
+    def _header(self, file: str) -> Header:
+        expect = self._expected.get(file, 0)
         return header_of(self.checkpoint.folder.open(file, expect), file, self._max_header)
 
     def _shards(self, files: Sequence[str], component: str | None = None) -> set[str]:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import re
+from urllib.parse import unquote
 
 from .. import demo
 from ..errors import SourceNotFound, Unsupported, UsageProblem
+from . import hub_address
 from .folder import Folder, LocalFolder
 from .gguf_set import GgufSet, begins_like_gguf, is_gguf
 from .safetensors_header import MAX_HEADER
@@ -15,8 +17,7 @@ from .strict_json import no_collector
 from .tensor import Checkpoint, Problem
 
 INDEX = "model.safetensors.index.json"
-_HUB = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(@[^/]+)?")
-_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _FILES = (".safetensors", ".json", ".gguf", ".onnx", ".bin", ".jsonl")
 
 
@@ -27,41 +28,53 @@ def open_checkpoint(
     max_header: int = MAX_HEADER,
     use_index: bool = True,
     full: bool = False,
+    local: bool = False,
 ) -> Checkpoint:
     """Headers of a checkpoint; what is wrong with its files is in `problems`, not raised.
 
     Args:
         source: a `.safetensors` or `.onnx` file, a `*.index.json`, a GGUF file (of a split set any
             part), a folder of these (also a snapshot in a Hub cache or a package of
-            `export-component`), or `demo:shapes`.
+            `export-component`), `demo:shapes`, a repository on the Hub (`OWNER/NAME[@REV]`,
+            `hf://OWNER/NAME[@REV][/FILE]`), or another address.
         revision: for sources on the Hub.
         max_header: largest header that is read, bytes.
         use_index: False lists the files of the folder and ignores its index.
         full: long values of GGUF metadata whole.
+        local: the caller needs more than headers, from this machine.
     Raises:
-        SourceNotFound: no such path, or nothing in it that is a checkpoint.
+        SourceNotFound: no such path or repository, or nothing in it that is a checkpoint.
         Unsupported: a form of SOURCE or file that is not read.
         UsageProblem: the source is ambiguous, or a record stream.
+        EnvironmentProblem: a remote source cannot be reached or read.
     """
-    folder, file = locate(source, revision)
+    folder, file = locate(source, revision, local=local)
     checkpoint = Checkpoint(source=source, root=folder.root, folder=folder)
-    checkpoint.revision = folder.revision
+    checkpoint.revision, checkpoint.requested_revision = folder.revision, revision
     with no_collector():
         if file is not None:
             _read_file(checkpoint, file, max_header, full)
         else:
             _read_folder(checkpoint, max_header, use_index, full)
     checkpoint.requests = folder.requests
+    if not folder.local:
+        checkpoint.bytes_read = folder.bytes_read
     return checkpoint
 
 
-def locate(source: str, revision: str | None = None) -> tuple[Folder, str | None]:
+def locate(
+    source: str, revision: str | None = None, *, local: bool = False
+) -> tuple[Folder, str | None]:
     """The folder that a SOURCE stands for, and the file in it that it names, if it names one.
 
+    Args:
+        local: refuse what is not on this machine.
     Raises:
-        SourceNotFound, Unsupported, UsageProblem: as `open_checkpoint`.
+        SourceNotFound, Unsupported, UsageProblem, EnvironmentProblem: as `open_checkpoint`.
     """
     path = _local(source)
+    if path is None:
+        return _remote(source, revision, local)
     if revision is not None:
         raise UsageProblem(f"{source}: --revision is for sources on the Hub")
     if os.path.isdir(path):
@@ -70,8 +83,21 @@ def locate(source: str, revision: str | None = None) -> tuple[Folder, str | None
     return LocalFolder(root, named=name), name
 
 
-def _local(source: str) -> str:
-    """The absolute path that a SOURCE stands for."""
+def local_wins(source: str) -> str | None:
+    """What to tell a user whose SOURCE is a local path and may have been meant for the Hub."""
+    named = _on_hub(source)
+    if named is None or not os.path.lexists(source):
+        return None
+    return f"{source}: reading the local path; the repository on the Hub is hf://{source}"
+
+
+def _on_hub(source: str) -> hub_address.Address | None:
+    """The repository that OWNER/NAME[@REV] may stand for; not where it ends as files do."""
+    return None if source.endswith(_FILES) else hub_address.short(source)
+
+
+def _local(source: str) -> str | None:
+    """The absolute path that a SOURCE stands for, or None of one that is elsewhere."""
     if source == "-":
         raise UsageProblem("'-': a record stream is not a checkpoint", hint="ntool census -")
     if "\0" in source or not source:
@@ -84,18 +110,51 @@ def _local(source: str) -> str:
             raise SourceNotFound(source, expected=known) from None
     if os.path.lexists(source):
         return os.path.abspath(source)
-    if _SCHEME.match(source):
-        raise Unsupported(
-            f"{source}: remote sources are not read yet",
-            hint="download it first: hf download OWNER/NAME",
-        )
-    owner = source.split("/")[0]
-    if _HUB.fullmatch(source) and not os.path.isdir(owner) and not source.endswith(_FILES):
-        raise Unsupported(
-            f"{source}: no such local path, and repositories on the Hub are not read yet",
-            hint=f"hf download {source.split('@')[0]} --local-dir DIR, then give DIR",
+    scheme = _SCHEME.match(source)
+    if scheme and scheme[1].lower() in ("file", "local"):
+        # not through fsspec, whose open() hangs at a pipe and follows any link
+        path = "/" + unquote(source[scheme.end() :]).removeprefix("localhost").lstrip("/")
+        if not os.path.lexists(path):
+            raise SourceNotFound(f"{source}: no such file or folder")
+        return path
+    if scheme:
+        return None
+    if _on_hub(source) is not None:
+        owner = source.split("/")[0]
+        if not os.path.isdir(owner):
+            return None
+        raise SourceNotFound(
+            f"{source}: no such file or folder in '{owner}'",
+            hint=f"for the repository on the Hub: hf://{source}",
         )
     raise SourceNotFound(f"{source}: no such file or folder")
+
+
+def _remote(source: str, revision: str | None, local: bool) -> tuple[Folder, str | None]:
+    """What an address or OWNER/NAME stands for. Modules of the network are loaded here."""
+    scheme = _SCHEME.match(source)
+    name = scheme[1].lower() if scheme else "hf"
+    if name == "hf":
+        named = hub_address.long(source) if scheme else hub_address.short(source)
+        assert named is not None
+        address = hub_address.with_revision(source, named, revision)
+        from .hub import open_hub
+
+        return open_hub(address, source, local=local)
+    if revision is not None:
+        raise UsageProblem(f"{source}: --revision is for sources on the Hub")
+    if local:
+        raise Unsupported(
+            f"{source}: only inspect-headers and census read remote sources",
+            hint="download it first",
+        )
+    if name in ("http", "https"):
+        from .http_folder import open_http
+
+        return open_http(source)
+    from .remote_folder import open_remote
+
+    return open_remote(source)
 
 
 def _read_file(checkpoint: Checkpoint, file: str, max_header: int, full: bool) -> None:

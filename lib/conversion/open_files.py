@@ -18,11 +18,7 @@ class Ahead:
     def __init__(self, remote: Readable) -> None:
         self._remote, self._lock = remote, threading.Lock()
         self._start, self._piece = 0, b""
-        self.nbytes = remote.nbytes
-
-    @property
-    def bytes_read(self) -> int:
-        return self._remote.bytes_read
+        self.nbytes, self.bytes_read = remote.nbytes, remote.bytes_read
 
     def read(self, offset: int, count: int) -> bytes:
         with self._lock:
@@ -30,7 +26,7 @@ class Ahead:
             if not 0 <= at <= len(self._piece) - count:
                 want = min(max(count, AHEAD), max(self.nbytes - offset, 0))
                 self._start, self._piece = offset, self._remote.read(offset, want)
-                at = 0
+                at, self.bytes_read = 0, self._remote.bytes_read
             return self._piece[at : at + count]
 
     def unchanged(self) -> bool:
@@ -66,7 +62,8 @@ class OpenFiles:
         with self._lock:
             if name not in self._open:
                 f = self._stack.enter_context(self._folder.open(name))
-                self._open[name] = f if self._folder.local else Ahead(f)
+                kept: Readable = f if self._folder.local else Ahead(f)
+                self._open[name] = kept
             return self._open[name]
 
     def require_unchanged(self) -> None:

@@ -66,7 +66,7 @@ def package_of(source: str, note: Callable[[str], None]) -> Package:
     """
     if is_package(source):
         return open_package(source)
-    checkpoint = open_checkpoint(source)
+    checkpoint = open_checkpoint(source, local=True)
     gguf.refuse_payload(checkpoint)
     checkpoint.refuse_if_broken()
     folder = cache_folder() / cache_key(checkpoint)

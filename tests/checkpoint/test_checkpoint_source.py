@@ -270,8 +270,9 @@ def test_generation_config(model: Path) -> None:
 def test_other_sources(source: str, error: type[Exception], tmp_path: Path,
                        monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
     with pytest.raises(error):
-        open_checkpoint(source)
+        open_checkpoint(source, local=True)
 
 
 def test_folders_that_are_no_checkpoint(tmp_path: Path) -> None:

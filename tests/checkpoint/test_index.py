@@ -131,6 +131,28 @@ def test_hub_cache_links_lead_to_its_own_blobs_only(tmp_path: Path) -> None:
     assert problem is not None and problem.code == "path-escape"
 
 
+def test_hub_cache_links_lead_to_the_common_store_of_the_cache(tmp_path: Path) -> None:
+    snapshot = tmp_path / "models--org--name" / "snapshots" / COMMIT
+    blobs, store = tmp_path / "models--org--name" / "blobs", tmp_path / "blobs"
+    for folder in (snapshot, blobs, store / "ab"):
+        folder.mkdir(parents=True)
+    digest = "ab" * 32
+    for name in (f"ab/{digest}", "secret", "ab/other"):
+        (store / name).write_text("x")
+    for name in (f"ab/{digest}", "secret", "ab/other"):
+        blob = blobs / name.rpartition("/")[2]
+        blob.symlink_to(f"../../blobs/{name}")
+        (snapshot / blob.name).symlink_to(f"../../blobs/{blob.name}")
+    real = str(store / "ab" / digest)
+    problem = contained(str(snapshot), digest)[1]
+    assert problem is not None and problem.code == "path-escape"  # not marked as such a store
+    (store / ".huggingface-shared-blobs").write_text("1")
+    assert contained(str(snapshot), digest) == (real, None)
+    for name in ("secret", "other"):
+        problem = contained(str(snapshot), name)[1]
+        assert problem is not None and problem.code == "path-escape", name
+
+
 def test_gaps_of_a_numbering() -> None:
     files = ["model-00001-of-00004.safetensors", "model-00003-of-00004.safetensors", "x.bin"]
     assert absent_numbers(files) == [

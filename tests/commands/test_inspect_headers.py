@@ -153,10 +153,11 @@ def test_csv(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "source, code",
-    [("/nowhere/m.safetensors", 4), ("owner/name", 5), ("x.gguf", 4), ("demo:x", 4), ("-", 2)],
+    [("/nowhere/m.safetensors", 4), ("owner/name", 6), ("x.gguf", 4), ("demo:x", 4), ("-", 2)],
 )
 def test_exit_codes(source: str, code: int, tmp_path: Path) -> None:
-    done = ntool("inspect-headers", source, cwd=tmp_path)
+    env = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path)}
+    done = ntool("inspect-headers", source, cwd=tmp_path, env=env)
     assert done.returncode == code
     assert done.stderr.startswith("ntool inspect-headers: ")
     last = records(done.stdout)[-1]
