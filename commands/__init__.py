@@ -4,6 +4,7 @@ COMMANDS: tuple[str, ...] = (
     "inspect-headers",
     "census",
     "convert-fp8",
+    "convert-experts",
     "export-component",
     "run-prefill",
     "sample-image",

@@ -42,6 +42,19 @@ _ntool_takes() {
         'convert-fp8 --format') kind=words choices='jsonl table csv tsv' ;;
         'convert-fp8 --progress') kind=words choices='auto always never' ;;
         'convert-fp8 1') kind=source ;;
+        'convert-experts --output' | 'convert-experts -o') kind=folder ;;
+        'convert-experts --to') kind=words choices='split fused fused-transposed stacked' ;;
+        'convert-experts --gate-up-order') kind=words choices='concatenated interleaved' ;;
+        'convert-experts --names') kind=words choices='gate-up-down w1-w3-w2' ;;
+        'convert-experts --shard-size') kind=text ;;
+        'convert-experts --jobs' | 'convert-experts -j') kind=text ;;
+        'convert-experts --part') kind=text ;;
+        'convert-experts --merge') kind=folder ;;
+        'convert-experts --revision') kind=text ;;
+        'convert-experts --max-header') kind=text ;;
+        'convert-experts --format') kind=words choices='jsonl table csv tsv' ;;
+        'convert-experts --progress') kind=words choices='auto always never' ;;
+        'convert-experts 1') kind=source ;;
         'export-component --output' | 'export-component -o') kind=file ;;
         'export-component --dtype') kind=words choices='auto f32 f16 bf16' ;;
         'export-component --set') kind=text ;;
@@ -127,7 +140,7 @@ _ntool_takes() {
     esac
 }
 
-_ntool_commands='inspect-headers census convert-fp8 export-component run-prefill sample-image verify-package completion'
+_ntool_commands='inspect-headers census convert-fp8 convert-experts export-component run-prefill sample-image verify-package completion'
 _ntool_demos='demo:shapes'
 
 _ntool_options() {
@@ -136,6 +149,7 @@ _ntool_options() {
         inspect-headers) choices='--include --exclude --full --max-header --revision --no-index --format --progress --quiet -q --verbose -v --help -h' ;;
         census) choices='--by --groups --as-dtype --expect --against --allow-missing --plot --repair-index --force --max-header --revision --format --progress --quiet -q --verbose -v --help -h' ;;
         convert-fp8) choices='--output -o --to --include --exclude --block --scale --allow-unscaled --shard-size --jobs -j --part --merge --resume --dry-run --verify --force --revision --max-header --format --progress --quiet -q --verbose -v --help -h' ;;
+        convert-experts) choices='--output -o --to --gate-up-order --names --shard-size --jobs -j --part --merge --resume --dry-run --verify --force --revision --max-header --format --progress --quiet -q --verbose -v --help -h' ;;
         export-component) choices='--output -o --dtype --set --ep --force-f16 --data --shard-size --force --dry-run --format --progress --quiet -q --verbose -v --help -h' ;;
         run-prefill) choices='--prompt --prompt-file --messages --query --tokens --image --task --system --think --min-pixels --max-pixels --decode --raw --all-logits --size --steps --cfg --img-cfg --cfg-norm --cfg-interval --shift --t-eps --seed --rng --latent --device --threads --low-memory --output -o --format --progress --quiet -q --verbose -v --help -h' ;;
         sample-image) choices='--output -o --prompt --image --prompts --messages --query --system --think --min-pixels --max-pixels --prefix --prefix-images-only --prefix-unconditional --size --fit --steps --cfg --img-cfg --cfg-norm --cfg-interval --shift --t-eps --seed --count --rng --latent --save-latent --trace --sheet --no-metadata --device --threads --low-memory --plan --format --progress --quiet -q --verbose -v --help -h' ;;

@@ -67,6 +67,20 @@ set -g __ntool_valued \
     'convert-fp8 --max-header' \
     'convert-fp8 --format' \
     'convert-fp8 --progress' \
+    'convert-experts --output' \
+    'convert-experts -o' \
+    'convert-experts --to' \
+    'convert-experts --gate-up-order' \
+    'convert-experts --names' \
+    'convert-experts --shard-size' \
+    'convert-experts --jobs' \
+    'convert-experts -j' \
+    'convert-experts --part' \
+    'convert-experts --merge' \
+    'convert-experts --revision' \
+    'convert-experts --max-header' \
+    'convert-experts --format' \
+    'convert-experts --progress' \
     'export-component --output' \
     'export-component -o' \
     'export-component --dtype' \
@@ -152,6 +166,7 @@ complete -c ntool -n '__ntool_at \'\'' -l help -s h -d 'Show this message and ex
 complete -c ntool -n '__ntool_at \'\'' -a inspect-headers -d 'List every tensor of a checkpoint from its headers, without reading the weights'
 complete -c ntool -n '__ntool_at \'\'' -a census -d 'Count the tensors of a checkpoint by group and dtype, and say what is wrong with it'
 complete -c ntool -n '__ntool_at \'\'' -a convert-fp8 -d 'Convert FP8 weights with their scales to dense ones, or dense weights to FP8'
+complete -c ntool -n '__ntool_at \'\'' -a convert-experts -d 'Store the experts of a checkpoint in another layout; every byte is kept, none is computed'
 complete -c ntool -n '__ntool_at \'\'' -a export-component -d 'Export a checkpoint\'s components to ONNX graphs in a package folder, without PyTorch'
 complete -c ntool -n '__ntool_at \'\'' -a run-prefill -d 'Run a prompt through the understanding branch'
 complete -c ntool -n '__ntool_at \'\'' -a sample-image -d 'Draw a picture from a prompt, edit pictures, or go on from prefix files'
@@ -215,6 +230,28 @@ complete -c ntool -n '__ntool_at convert-fp8' -l quiet -s q -d 'No notes on stde
 complete -c ntool -n '__ntool_at convert-fp8' -l verbose -s v -d 'Details and tracebacks on stderr.'
 complete -c ntool -n '__ntool_at convert-fp8' -l help -s h -d 'Show this message and exit.'
 complete -c ntool -n '__ntool_at convert-fp8 1 1' -r -F -a 'demo:shapes'
+
+# convert-experts
+complete -c ntool -n '__ntool_at convert-experts' -l output -s o -x -a '(__fish_complete_directories)' -d 'Folder to make.'
+complete -c ntool -n '__ntool_at convert-experts' -l to -x -a 'split fused fused-transposed stacked' -d 'Layout of the experts.'
+complete -c ntool -n '__ntool_at convert-experts' -l gate-up-order -x -a 'concatenated interleaved' -d 'Order of gate and up in the fused tensors of SOURCE. Default: as names tell.'
+complete -c ntool -n '__ntool_at convert-experts' -l names -x -a 'gate-up-down w1-w3-w2' -d 'split: names of the matrices.'
+complete -c ntool -n '__ntool_at convert-experts' -l shard-size -x -d 'Largest shard, as 5GB or 512MiB; a larger tensor has its own.'
+complete -c ntool -n '__ntool_at convert-experts' -l jobs -s j -x -d 'Shards that are made at a time.'
+complete -c ntool -n '__ntool_at convert-experts' -l part -x -d 'Make every N-th shard from the I-th on; --merge finishes.'
+complete -c ntool -n '__ntool_at convert-experts' -l merge -x -a '(__fish_complete_directories)' -d 'Finish what was made in parts: index, report and name. No SOURCE then.'
+complete -c ntool -n '__ntool_at convert-experts' -l resume -d 'Go on with what an interrupted run has finished.'
+complete -c ntool -n '__ntool_at convert-experts' -l dry-run -d 'Check and plan; write nothing.'
+complete -c ntool -n '__ntool_at convert-experts' -l verify -d 'Read the output again and compare every block with the source.'
+complete -c ntool -n '__ntool_at convert-experts' -l force -d 'Replace an existing output.'
+complete -c ntool -n '__ntool_at convert-experts' -l revision -x -d 'Branch, tag or commit on the Hub; as SOURCE@REV.'
+complete -c ntool -n '__ntool_at convert-experts' -l max-header -x -d 'Largest header to read.'
+complete -c ntool -n '__ntool_at convert-experts' -l format -x -a 'jsonl table csv tsv' -d 'Form of the records. Default: table on a terminal, else jsonl.'
+complete -c ntool -n '__ntool_at convert-experts' -l progress -x -a 'auto always never' -d 'Progress on stderr.'
+complete -c ntool -n '__ntool_at convert-experts' -l quiet -s q -d 'No notes on stderr.'
+complete -c ntool -n '__ntool_at convert-experts' -l verbose -s v -d 'Details and tracebacks on stderr.'
+complete -c ntool -n '__ntool_at convert-experts' -l help -s h -d 'Show this message and exit.'
+complete -c ntool -n '__ntool_at convert-experts 1 1' -r -F -a 'demo:shapes'
 
 # export-component
 complete -c ntool -n '__ntool_at export-component' -l output -s o -r -F -d 'Where to write.'

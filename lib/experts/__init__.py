@@ -1,5 +1,6 @@
-"""Routed experts of mixture-of-experts checkpoints: how they are stored. Standard library only.
+"""Routed experts of mixture-of-experts checkpoints: how they are stored, and stored otherwise.
 
-What is decided here comes from names and shapes of headers; the config is used to cross-check, and
-where half of a group is absent or a layout fits both ways.
+The standard library is enough, but for turning matrices. What is decided here comes from names and
+shapes of headers; the config is used to cross-check, and where half of a group is absent or a
+layout fits both ways.
 """

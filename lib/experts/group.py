@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any
 
-from ..checkpoint.tensor import BITS
+from ..checkpoint.tensor import BITS, Tensor
 from .config_sizes import Sizes
 from .containers import Family, Rows
 from .names import FLAT, SPLIT
@@ -77,6 +77,12 @@ class Group:
     def gated(self) -> bool:
         """Whether there is a gate, by itself or fused with up."""
         return "gate" in self.weights or "gate_up" in self.weights
+
+    def tensors(self) -> Iterator[Tensor]:
+        """All weights, scales and biases."""
+        for part in (self.weights, self.scales, self.biases):
+            for rows in part.values():
+                yield from rows.values()
 
     def report(self, code: str, **details: Any) -> None:
         """Note a problem of this group."""

@@ -11,9 +11,9 @@ from ..checkpoint.tensor import Problem
 
 MAX_SIDE = 1 << 20
 """Largest side of a block that is believed."""
-_KEYS = ("quantization_config", "compression_config")
-_SKIP = ("modules_to_not_convert", "ignored_layers", "ignore")
-_PATTERN = re.compile(r"re:|[*?\[\]()^$|\\]")
+QUANTIZATION = ("quantization_config", "compression_config")
+SKIP_LISTS = ("modules_to_not_convert", "ignored_layers", "ignore")
+PATTERN = re.compile(r"re:|[*?\[\]()^$|\\]")
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ def read_settings(config: dict[str, Any]) -> Settings:
         problems: list[Problem] = []
         method = values.get("quant_method")
         block = _block(values, problems)
-        names = next((values[k] for k in _SKIP if values.get(k) is not None), None)
+        names = next((values[k] for k in SKIP_LISTS if values.get(k) is not None), None)
         if isinstance(names, dict) and names.get("type") == "list":
             names = None  # a record stream tells length and head of long lists: nothing to judge
         skip, patterns = _names(names, problems)
@@ -59,10 +59,10 @@ def read_settings(config: dict[str, Any]) -> Settings:
 
 
 def _candidates(config: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    nested = [v for k, v in config.items() if k.endswith("_config") and k not in _KEYS]
+    nested = [v for k, v in config.items() if k.endswith("_config") and k not in QUANTIZATION]
     for level in (config, *nested):
         if isinstance(level, dict):
-            for key in _KEYS:
+            for key in QUANTIZATION:
                 if isinstance(level.get(key), dict):
                     yield level[key]
 
@@ -104,6 +104,6 @@ def _names(names: Any, problems: list[Problem]) -> tuple[list[str], list[str]]:
         message = f"modules_to_not_convert: found {str(names)[:60]}, expected a list of names"
         problems.append(Problem("bad-skip-list", message, file="config.json"))
         return [], []
-    patterns = [n for n in names if _PATTERN.search(n)]
+    patterns = [n for n in names if PATTERN.search(n)]
     held = set(patterns)
     return [n for n in dict.fromkeys(names) if n not in held], patterns

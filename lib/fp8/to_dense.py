@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
 
-from ..checkpoint.folder import Readable, read_small
+from ..checkpoint.folder import read_small
 from ..checkpoint.tensor import BITS, Checkpoint, Problem, Tensor
 from ..checkpoint.writer import Entry
+from ..conversion.entries import copied, report_row
 from ..conversion.open_files import OpenFiles
 from ..conversion.plan import CONFIG, SHARD_NBYTES, Plan, files_beside, new_json, shards_of
 from ..conversion.run import require_whole
@@ -128,21 +129,23 @@ def plan_of(
         if name in pairs.scales:
             used = name in users
             reason = "multiplied into its weights" if used else "its weights are left out"
-            rows.append(_row(tensor, "scale-consumed" if used else "excluded", [], reason))
+            rows.append(report_row(tensor, "scale-consumed" if used else "excluded", [], reason))
         elif not wanted(name):
-            rows.append(_row(tensor, "excluded", [], "--include or --exclude"))
+            rows.append(report_row(tensor, "excluded", [], "--include or --exclude"))
         elif tensor.dtype in FP8 and (scale is not None or name in pairs.unpaired):
             converter = Dense(checkpoint, tensor, scale, pairs, to, files, statistics)
             nbytes = tensor.params * BITS[to] // 8
             entries.append(Entry(name, to, tensor.shape, nbytes, bands=converter.bands))
             proofs[name] = converter.proof
-            rows.append(_row(tensor, "converted", [name], None, scale))
+            rows.append(report_row(tensor, "converted", [name], None, scale))
         elif name.endswith(_ACTIVATIONS):
-            rows.append(_row(tensor, "excluded", [], "scale of activations of a quantised layer"))
+            rows.append(
+                report_row(tensor, "excluded", [], "scale of activations of a quantised layer")
+            )
         else:
             _require_plain(checkpoint, tensor)
             entries.append(copied(tensor, files))
-            rows.append(_row(tensor, "copied", [name], None))
+            rows.append(report_row(tensor, "copied", [name], None))
     return Plan(
         source=checkpoint,
         options={"convert": "dense", "to": to, "include": choice.include,
@@ -165,32 +168,6 @@ def _wanted(choice: Choice) -> Callable[[str], bool]:
         return not any(fnmatchcase(name, g) for g in choice.exclude)
 
     return wanted
-
-
-def copied(tensor: Tensor, files: OpenFiles) -> Entry:
-    """An entry whose bytes are those of a source tensor."""
-
-    def copies() -> Iterator[tuple[Readable, int, int]]:
-        yield files(tensor.file), tensor.offset, tensor.nbytes
-
-    return Entry(tensor.name, tensor.dtype, tensor.shape, tensor.nbytes, copies=copies)
-
-
-def _row(
-    tensor: Tensor, action: str, targets: list[str], reason: str | None, scale: str | None = None
-) -> dict[str, Any]:
-    row: dict[str, Any] = {
-        "name": tensor.name,
-        "action": action,
-        "targets": targets,
-        "source": {"file": tensor.file, "offset": tensor.offset, "nbytes": tensor.nbytes,
-                   "dtype": tensor.dtype},
-    }  # fmt: skip
-    if scale is not None:
-        row["scale"] = scale
-    if reason is not None:
-        row["reason"] = reason
-    return row
 
 
 def _require_plain(checkpoint: Checkpoint, tensor: Tensor) -> None:

@@ -17,13 +17,13 @@ from typing import Any
 from ..checkpoint.folder import read_small
 from ..checkpoint.tensor import Checkpoint, Tensor
 from ..checkpoint.writer import Entry
+from ..conversion.entries import copied, report_row
 from ..conversion.open_files import OpenFiles
 from ..conversion.plan import CONFIG, SHARD_NBYTES, Plan, files_beside, new_json, shards_of
 from ..conversion.run import require_whole
 from ..errors import InputError, Unsupported
 from .pairs import FP8, expected_grid
 from .settings import read_settings
-from .to_dense import _row, copied
 
 VALUES = frozenset(("BF16", "F16", "F32"))
 KEPT = (
@@ -82,12 +82,12 @@ def plan(checkpoint: Checkpoint, choice: Choice, statistics: dict[str, Any]) -> 
             quantizing = Quantizing(checkpoint, tensor, choice.block, files, statistics)
             entries += quantizing.entries()
             targets = [e.name for e in entries[-2:]]
-            rows.append(_row(tensor, "converted", targets, None))
+            rows.append(report_row(tensor, "converted", targets, None))
             continue
         if matrix or (len(tensor.shape) > 1 and name.endswith(".weight")):
             kept.append(module)
         entries.append(copied(tensor, files))
-        rows.append(_row(tensor, "copied", [name], None))
+        rows.append(report_row(tensor, "copied", [name], None))
     if not any(r["action"] == "converted" for r in rows):
         raise InputError(f"{checkpoint.source}: matrices to convert", found="none",
                          expected="at least one", hint="--include names tensors")  # fmt: skip
