@@ -145,7 +145,7 @@ def _remote(source: str, revision: str | None, local: bool) -> tuple[Folder, str
         raise UsageProblem(f"{source}: --revision is for sources on the Hub")
     if local:
         raise Unsupported(
-            f"{source}: only inspect-headers and census read remote sources",
+            f"{source}: only inspect-headers, census and convert-fp8 read remote sources",
             hint="download it first",
         )
     if name in ("http", "https"):

@@ -79,7 +79,12 @@ def check(
                     count = getattr(values, what) + 1
                     setattr(values, what, count)
                     if count <= limit and severity:
-                        problems.append(Problem("bad-scale", text, severity, t.file, t.name))
+                        wrong = (
+                            what == "non_finite"
+                        )  # a value that no file should hold, as opposed to odd
+                        problems.append(
+                            Problem("bad-scale", text, severity, t.file, t.name, malformed=wrong)
+                        )
     return values, problems
 
 
