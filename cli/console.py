@@ -16,6 +16,7 @@ from .failure import READER_CLOSED, failure
 from .lib.errors import printable
 from .lib.record_formats import Delimited, JsonLines, Sink, Table, Words
 from .lib.records import Record, Stream
+from .progress import Lines, NoBar, terminal_bar
 
 FORMATS = ("jsonl", "table", "csv", "tsv")
 
@@ -160,37 +161,26 @@ class Console:
 
     @contextmanager
     def bar(self, total: int | None, what: str, unit: str = "it") -> Iterator[Any]:
-        """A progress bar on standard error; an object with `update(n)` and `close()`.
+        """Progress of a step on standard error; an object with `update(n)`.
 
-        Shown on a terminal (`auto`), or always or never. tqdm is imported only when it is shown.
+        A bar on a terminal (`auto`), or `always`; lines of JSON (`json`) or of words (`plain`) for
+        scripts and logs; nothing otherwise.
         """
-        show = self.progress == "always" or (
+        if self.progress in ("json", "plain"):
+            bar: Any = Lines(total, what, unit, self.progress)
+        elif self.progress == "always" or (
             self.progress == "auto"
             and not self.quiet
             and sys.stderr.isatty()
             and os.environ.get("TERM") != "dumb"
-        )
-        if not show:
-            yield _NoBar()
-            return
-        from tqdm import tqdm
-
-        with tqdm(
-            total=total,
-            desc=what,
-            unit=unit,
-            unit_scale=unit == "B",
-            unit_divisor=1000,
-            file=sys.stderr,
-            leave=False,
-            ascii=not sys.stderr.isatty(),
-        ) as bar:
+        ):
+            bar = terminal_bar(total, what, unit)
+        else:
+            bar = NoBar()
+        try:
             yield bar
-
-
-class _NoBar:
-    def update(self, n: int = 1) -> None:
-        pass
+        finally:
+            bar.close()
 
 
 console = Console()

@@ -11,6 +11,7 @@ import typer
 
 from .console import FORMATS, console
 from .number_types import whole
+from .progress import WAYS
 
 Source = Annotated[
     str,
@@ -81,8 +82,8 @@ def _format(value: str | None) -> str | None:
 
 
 def _progress(value: str) -> str:
-    if value not in ("auto", "always", "never"):
-        raise typer.BadParameter(f"{value!r} is not one of auto, always, never")
+    if value not in WAYS:
+        raise typer.BadParameter(f"{value!r} is not one of {', '.join(WAYS)}")
     return value
 
 
@@ -104,7 +105,7 @@ COMMON: dict[str, tuple[Any, Any]] = {
             str,
             typer.Option(
                 "--progress",
-                metavar="auto|always|never",
+                metavar="|".join(WAYS),
                 callback=_progress,
                 help="Progress on stderr.",
             ),

@@ -11,7 +11,7 @@ _ntool_takes() {
         'inspect-headers --max-header') kind=text ;;
         'inspect-headers --revision') kind=text ;;
         'inspect-headers --format') kind=words choices='jsonl table csv tsv' ;;
-        'inspect-headers --progress') kind=words choices='auto always never' ;;
+        'inspect-headers --progress') kind=words choices='auto always never plain json' ;;
         'inspect-headers '[0-9]*) kind=source ;;
         'census --by') kind=words choices='family component dtype layer prefix file shape role' ;;
         'census --groups') kind=file ;;
@@ -24,7 +24,7 @@ _ntool_takes() {
         'census --max-header') kind=text ;;
         'census --revision') kind=text ;;
         'census --format') kind=words choices='jsonl table csv tsv' ;;
-        'census --progress') kind=words choices='auto always never' ;;
+        'census --progress') kind=words choices='auto always never plain json' ;;
         'census 1') kind=source ;;
         'convert-fp8 --output' | 'convert-fp8 -o') kind=folder ;;
         'convert-fp8 --to') kind=words choices='bf16 f16 f32 fp8' ;;
@@ -40,7 +40,7 @@ _ntool_takes() {
         'convert-fp8 --revision') kind=text ;;
         'convert-fp8 --max-header') kind=text ;;
         'convert-fp8 --format') kind=words choices='jsonl table csv tsv' ;;
-        'convert-fp8 --progress') kind=words choices='auto always never' ;;
+        'convert-fp8 --progress') kind=words choices='auto always never plain json' ;;
         'convert-fp8 1') kind=source ;;
         'convert-experts --output' | 'convert-experts -o') kind=folder ;;
         'convert-experts --to') kind=words choices='split fused fused-transposed stacked' ;;
@@ -53,7 +53,7 @@ _ntool_takes() {
         'convert-experts --revision') kind=text ;;
         'convert-experts --max-header') kind=text ;;
         'convert-experts --format') kind=words choices='jsonl table csv tsv' ;;
-        'convert-experts --progress') kind=words choices='auto always never' ;;
+        'convert-experts --progress') kind=words choices='auto always never plain json' ;;
         'convert-experts 1') kind=source ;;
         'export-component --output' | 'export-component -o') kind=file ;;
         'export-component --dtype') kind=words choices='auto f32 f16 bf16' ;;
@@ -62,7 +62,7 @@ _ntool_takes() {
         'export-component --data') kind=words choices='auto copy' ;;
         'export-component --shard-size') kind=text ;;
         'export-component --format') kind=words choices='jsonl table csv tsv' ;;
-        'export-component --progress') kind=words choices='auto always never' ;;
+        'export-component --progress') kind=words choices='auto always never plain json' ;;
         'export-component 1') kind=source ;;
         'export-component '[0-9]*) kind=words choices='vision_encoder embedding decoder image_gen_embedding image_gen_denoiser' ;;
         'run-prefill --prompt') kind=text ;;
@@ -91,7 +91,7 @@ _ntool_takes() {
         'run-prefill --threads') kind=text ;;
         'run-prefill --output' | 'run-prefill -o') kind=file ;;
         'run-prefill --format') kind=words choices='jsonl table csv tsv' ;;
-        'run-prefill --progress') kind=words choices='auto always never' ;;
+        'run-prefill --progress') kind=words choices='auto always never plain json' ;;
         'run-prefill 1') kind=package ;;
         'sample-image --output' | 'sample-image -o') kind=file ;;
         'sample-image --prompt') kind=text ;;
@@ -123,7 +123,7 @@ _ntool_takes() {
         'sample-image --device') kind=words choices='auto cpu cuda' ;;
         'sample-image --threads') kind=text ;;
         'sample-image --format') kind=words choices='jsonl table csv tsv' ;;
-        'sample-image --progress') kind=words choices='auto always never' ;;
+        'sample-image --progress') kind=words choices='auto always never plain json' ;;
         'sample-image 1') kind=package ;;
         'verify-package --check') kind=words choices='layout.files layout.schema graph.parse graph.checker graph.types graph.standard graph.names graph.dead data.path data.bounds data.orphans data.hash weights.complete weights.values weights.sane dtype.policy flow.ports flow.tokens run.load run.dynamic run.finite' ;;
         'verify-package --skip') kind=words choices='layout.files layout.schema graph.parse graph.checker graph.types graph.standard graph.names graph.dead data.path data.bounds data.orphans data.hash weights.complete weights.values weights.sane dtype.policy flow.ports flow.tokens run.load run.dynamic run.finite' ;;
@@ -131,10 +131,10 @@ _ntool_takes() {
         'verify-package --manifest') kind=file ;;
         'verify-package --device') kind=words choices='auto cpu cuda' ;;
         'verify-package --format') kind=words choices='jsonl table csv tsv' ;;
-        'verify-package --progress') kind=words choices='auto always never' ;;
+        'verify-package --progress') kind=words choices='auto always never plain json' ;;
         'verify-package 1') kind=folder ;;
         'completion --format') kind=words choices='jsonl table csv tsv' ;;
-        'completion --progress') kind=words choices='auto always never' ;;
+        'completion --progress') kind=words choices='auto always never plain json' ;;
         'completion 1') kind=words choices='bash zsh fish' ;;
         *) return 1 ;;
     esac

@@ -135,6 +135,7 @@ def write_data(path: Path, data: DataFile, progress: Callable[[int], object]) ->
     with open(path, "xb", buffering=0) as f:
         _named(path, _take_room, f.fileno(), data.nbytes)
         _named(path, _write_all, f.fileno(), data.header)
+        progress(len(data.header))
         for entry in data.entries:
             written = 0
             for readable, offset, nbytes in entry.copies():
