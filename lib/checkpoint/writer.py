@@ -27,7 +27,7 @@ METADATA = {"format": "pt"}
 """What a checkpoint's files say of themselves; some loaders refuse a file that does not."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Entry:
     """One tensor to be written: its header fields, and where its payload comes from.
 
@@ -44,7 +44,7 @@ class Entry:
     copies: Callable[[], Iterable[tuple[Readable, int, int]]] = tuple
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Placed:
     """Where an entry's payload will stand: file name, bytes from the start of the file, length."""
 

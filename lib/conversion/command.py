@@ -49,6 +49,11 @@ def carry_out(plan: Plan, out: Path, options: Options, *, dry_run: bool, verify:
          "written": s.name in written, "tensors": len(s.entries)}
         for s in mine
     ]  # fmt: skip
+    files += [
+        {"path": name, "role": "graph", "written": s.name in written}
+        for s in mine
+        for name in plan.companions.get(s.name, ())
+    ]
     return Outcome(files, _summary(plan, mine, written, dry_run, verify), problems)
 
 
@@ -74,6 +79,8 @@ def merged(out: Path, force: bool) -> tuple[list[Record], Record]:
     """
     state = merge(out, force=force)
     files = [{"path": n, "nbytes": size, "role": "tensors"} for n, size in state["shards"]]
+    made = state.get("companions", {}).values()
+    graphs = [{"path": name, "role": "graph"} for names in made for name in names]
     nbytes = sum(size for _, size in state["shards"])
     summary = {"nbytes": nbytes, "shards": len(files), "counts": state["report"]["counts"]}
-    return files, summary
+    return files + graphs, summary

@@ -38,6 +38,11 @@ class Plan:
         rows: one row of the report for each source tensor: `name`, `action`, `targets`, `reason`.
         report: the other fields of the report.
         proofs: output tensor -> its payload by another way than it was written, to verify it.
+        made: path in the output -> what makes the content of a small file that stands beside the
+            shards.
+        companions: shard -> such files (a graph over its tensors, say) that are made together with
+            it: by the same part, and finished before the shard is.
+        indexed: whether the output has an index of its shards.
     """
 
     source: Checkpoint
@@ -49,6 +54,9 @@ class Plan:
     rows: list[dict[str, Any]] = field(default_factory=list)
     report: dict[str, Any] = field(default_factory=dict)
     proofs: dict[str, Callable[[], Iterator[bytes]]] = field(default_factory=dict)
+    made: dict[str, Callable[[], bytes]] = field(default_factory=dict)
+    companions: dict[str, dict[str, Callable[[], bytes]]] = field(default_factory=dict)
+    indexed: bool = True
 
     @property
     def nbytes(self) -> int:
@@ -81,11 +89,14 @@ class Plan:
         for shard in self.shards:
             digest.update(f"{shard.name}\0".encode())
             digest.update(shard.header)
+        digest.update(json.dumps([[*self.made], [[*c] for c in self.companions.values()]]).encode())
         digest.update(self.config or b"")
         return digest.hexdigest()
 
     def index(self) -> bytes | None:
         """The text of the index; None where one shard needs none."""
+        if not self.indexed:
+            return None
         if len(self.shards) == 1 and self.shards[0].name == "model.safetensors":
             return None
         weight_map = {e.name: s.name for s in self.shards for e in s.entries}

@@ -70,9 +70,9 @@ def run(plan: Plan, out: Path, options: Options) -> list[str]:
     share = options.resume or not alone
     work, made = begin(out, _state(plan), _beside(plan), share=share, force=options.force)
     try:
-        todo = [s for s in mine if not work.is_done(s)]
+        todo = [s for s in mine if not work.is_done(s, plan.companions.get(s.name, ()))]
         check_space(work.root, sum(s.nbytes for s in todo) + SPARE)
-        _write_all(work, todo, options)
+        _write_all(work, todo, plan, options)
         plan.files.require_unchanged()
         if alone:
             finish(work, force=options.force)
@@ -91,6 +91,12 @@ def _require_finished(plan: Plan, out: Path) -> None:
     """
     for shard in plan.shards:
         path = out / shard.name
+        beside = plan.companions.get(shard.name, ())
+        if not all((out / name).is_file() for name in beside):
+            raise UsageProblem(
+                f"output '{out}' exists, and lacks {next(iter(beside))}",
+                hint="--force replaces it",
+            )
         if path.is_file() and path.stat().st_size == shard.nbytes:
             with open(path, "rb") as f:
                 if f.read(len(shard.header)) == shard.header:
@@ -108,7 +114,12 @@ def finish(work: Work, *, force: bool) -> dict[str, Any]:
         UsageProblem: shards are missing, or the output exists.
     """
     state = work.state()
-    missing = [name for name, nbytes in state["shards"] if not work.finished(name, nbytes)]
+    beside = state.get("companions", {})
+    missing = [
+        name
+        for name, nbytes in state["shards"]
+        if not work.finished(name, nbytes, companions=beside.get(name, ()))
+    ]
     if missing:
         shown = ", ".join(missing[:8]) + (", ..." if len(missing) > 8 else "")
         count = len(state["shards"])
@@ -133,10 +144,12 @@ def merge(out: Path, *, force: bool) -> dict[str, Any]:
 
 def _state(plan: Plan) -> dict[str, Any]:
     index = plan.index()
-    report = {**plan.report, "counts": plan.counts(), "tensors": plan.rows}
+    counts = {**plan.report.get("counts", {}), **plan.counts()}
+    report = {**plan.report, "counts": counts, "tensors": plan.rows}
     return {
         "fingerprint": plan.fingerprint(),
         "shards": [[s.name, s.nbytes] for s in plan.shards],
+        "companions": {shard: [*files] for shard, files in plan.companions.items()},
         "index_name": INDEX if index is not None else None,
         "index": index.decode() if index is not None else None,
         "report_name": REPORT,
@@ -149,9 +162,11 @@ def _beside(plan: Plan) -> Iterator[tuple[str, bytes]]:
         yield name, read_beside(plan.source.folder, name)
     if plan.config is not None:
         yield CONFIG, plan.config
+    for name, make in plan.made.items():
+        yield name, make()
 
 
-def _write_all(work: Work, shards: list[DataFile], options: Options) -> None:
+def _write_all(work: Work, shards: list[DataFile], plan: Plan, options: Options) -> None:
     stop = threading.Event()
 
     def progress(count: int) -> None:
@@ -161,10 +176,10 @@ def _write_all(work: Work, shards: list[DataFile], options: Options) -> None:
 
     if options.jobs == 1 or len(shards) < 2:
         for shard in shards:
-            _write(work, shard, progress, options.statistics)
+            _write(work, shard, plan, progress, options.statistics)
         return
     with ThreadPoolExecutor(options.jobs) as pool:
-        futures = [pool.submit(_write, work, s, progress, options.statistics) for s in shards]
+        futures = [pool.submit(_write, work, s, plan, progress, options.statistics) for s in shards]
         try:
             for future in as_completed(futures):
                 future.result()
@@ -178,20 +193,24 @@ def _write_all(work: Work, shards: list[DataFile], options: Options) -> None:
 def _write(
     work: Work,
     shard: DataFile,
+    plan: Plan,
     progress: Callable[[int], object],
     statistics: dict[str, Any],
 ) -> None:
-    """One shard under a temporary name, flushed, then under its own."""
-    temporary = work.root / f"{shard.name}.{os.getpid()}.tmp"
+    """One shard under a temporary name, flushed, then under its own; its companions before that."""
+    temporary = work.temporary(shard.name)
     with naming(work.out, work.root):
         with suppress(FileNotFoundError):
             temporary.unlink()
         try:
             write_data(temporary, shard, progress)
+            for name, make in plan.companions.get(shard.name, {}).items():
+                work.write_companion(name, make())
             measured = {e.name: statistics[e.name] for e in shard.entries if e.name in statistics}
             done = work.done / shard.name
             done.unlink(missing_ok=True)
             write_bytes(done, json.dumps(measured).encode())
+            (work.data / shard.name).parent.mkdir(parents=True, exist_ok=True)
             os.rename(temporary, work.data / shard.name)
         except BaseException:
             with suppress(OSError):

@@ -15,7 +15,8 @@ BLOCK = 1 << 20
 
 
 def differences(plan: Plan, out: Path, shards: Iterable[DataFile]) -> Iterator[Problem]:
-    """The first difference of each tensor of these shards; nothing where all is as it should be.
+    """The first difference of each tensor of these shards, and of the files made with them; nothing
+    where all is as it should be.
 
     Args:
         out: the output; where it is not finished, its work folder is looked at.
@@ -38,6 +39,9 @@ def differences(plan: Plan, out: Path, shards: Iterable[DataFile]) -> Iterator[P
                     yield Problem("differs", message, file=shard.name, name=entry.name)
             if f.read(1):
                 yield Problem("differs", "bytes after its last tensor", file=shard.name)
+        for name, make in plan.companions.get(shard.name, {}).items():
+            if (folder / name).read_bytes() != make():
+                yield Problem("differs", "is not what is made of the plan", file=name)
 
 
 def payload(plan: Plan, entry: Entry) -> Iterator[bytes]:

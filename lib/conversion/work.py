@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -48,7 +48,8 @@ class Work:
         self.data, self.done = self.root / "data", self.root / "done"
 
     def state(self) -> dict[str, Any]:
-        """What is being made: `fingerprint`, `shards` [name, nbytes], `index`, `report`.
+        """What is being made: `fingerprint`, `shards` [name, nbytes], `companions`, `index`,
+        `report`.
 
         Raises:
             SourceNotFound: there is no work folder.
@@ -63,15 +64,24 @@ class Work:
             raise InputError(f"{path}: not the state of a conversion", expected=SCHEMA)
         return value
 
-    def is_done(self, shard: DataFile) -> bool:
-        """Whether a shard is finished: its file has the planned size and header."""
-        return self.finished(shard.name, shard.nbytes, shard.header)
+    def is_done(self, shard: DataFile, companions: Iterable[str] = ()) -> bool:
+        """Whether a shard is finished: its file has the planned size and header, and what is made
+        together with it is there."""
+        return self.finished(shard.name, shard.nbytes, shard.header, companions)
 
-    def finished(self, name: str, nbytes: int, header: bytes | None = None) -> bool:
+    def finished(
+        self,
+        name: str,
+        nbytes: int,
+        header: bytes | None = None,
+        companions: Iterable[str] = (),
+    ) -> bool:
         """The same by name and size, for `merge`, which has no plan."""
         path = self.data / name
         try:
             if path.stat().st_size != nbytes or not (self.done / name).is_file():
+                return False
+            if not all((self.data / c).is_file() for c in companions):
                 return False
             if header is None:
                 return True
@@ -79,6 +89,18 @@ class Work:
                 return f.read(len(header)) == header
         except FileNotFoundError:
             return False
+
+    def temporary(self, name: str) -> Path:
+        """Where this process writes a file of the output before it is whole."""
+        return self.root / f"{name.replace('/', '.')}.{os.getpid()}.tmp"
+
+    def write_companion(self, name: str, content: bytes) -> None:
+        """A small file of the output, whole or not at all; written again it is replaced."""
+        path, temporary = self.data / name, self.temporary(name)
+        temporary.unlink(missing_ok=True)
+        write_bytes(temporary, content)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        os.replace(temporary, path)
 
     def measured(self, name: str) -> dict[str, Any]:
         """What was measured while a finished shard was written."""
@@ -105,6 +127,8 @@ class Work:
                 (self.data / name).unlink(missing_ok=True)
                 text = state["index"].encode() if content is None else _pretty(content)
                 write_bytes(self.data / name, text)
+            for folder in {(self.data / name).parent for name, _ in state["shards"]}:
+                sync_folder(folder)
             sync_folder(self.data)
             take_place(self.data, Path(os.path.realpath(self.out)), self.out, replace)
             sync_folder(self.root.parent)
