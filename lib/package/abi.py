@@ -7,6 +7,7 @@ from types import ModuleType
 from typing import Any
 
 from ..families import MODULES
+from . import layout
 from .checks.subject import Finding, bad
 
 FLOATS = ("float32", "float16", "bfloat16")
@@ -35,7 +36,7 @@ def abi_findings(
         file: name of the graph for messages.
     """
     abi = family_module(manifest.get("family"), "abi")
-    if abi is None:
+    if abi is None or manifest.get("kind") == layout.WEIGHTS:
         return []
     if component not in abi.PORTS:
         text = f"{file}: component '{component}' is not one of {manifest['family']}"

@@ -29,6 +29,7 @@ from ..checkpoint.writer import (
 from ..errors import InputError, SourceNotFound, Unsupported, UsageProblem
 from ..families import find, gguf
 from ..graph.builder import IR_VERSION, OPSET, Graph
+from ..graph.external import point_at
 from ..numeric.convert import Band, Tally, convert, narrows
 from ..text.tokenizer import MAX_BYTES, load
 from . import layout, manifest
@@ -209,17 +210,7 @@ def write(
 def graph_bytes(plan: Plan, component: Component) -> bytes:
     """The component's model.onnx, its external data pointing at the placed bytes."""
     model = component.graph.model(manifest.graph_metadata(plan, component))
-    for tensor in model.graph.initializer:
-        if tensor.data_location != TensorProto.EXTERNAL:
-            continue
-        placed = component.placed[tensor.name]
-        del tensor.external_data[:]
-        for key, value in (
-            ("location", placed.file),
-            ("offset", placed.offset),
-            ("length", placed.nbytes),
-        ):
-            tensor.external_data.add(key=key, value=str(value))
+    point_at(model, component.placed)
     return model.SerializeToString(deterministic=True)
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 SCHEMA = "ntool-package/1"
 REPORT_SCHEMA = "ntool-weight-loading-report/1"
 MANIFEST = "package.json"
+WEIGHTS = "weights"
+"""`kind` of a package that holds weights alone: graphs, and nothing that says how to run them."""
 REPORT = "weight-loading-report.json"
 SUMS = "SHA256SUMS"
 PROCESSOR = "processor.json"
@@ -19,6 +21,8 @@ TOKENIZER_FILES = (
 )
 """Copied byte for byte from the checkpoint."""
 REQUIRED_TOKENIZER_FILES = ("vocab.json", "merges.txt", "tokenizer_config.json")
+ANY_EP = "onnx-standard"
+"""`execution_provider` of graphs of standard operators, for any runtime."""
 OPTIONAL_FILES = (
     "README.md",
     "LICENSE",

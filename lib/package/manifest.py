@@ -17,6 +17,7 @@ from ..graph.builder import IR_VERSION, OPSET, Value
 from . import layout
 
 if TYPE_CHECKING:
+    from ..checkpoint.tensor import Checkpoint
     from .export import Component, Plan
 
 NAMES: dict[int, str] = {
@@ -77,9 +78,13 @@ def _needs(task: dict[str, Any]) -> set[str]:
 
 
 def source(plan: Plan) -> dict[str, Any]:
-    """Where the weights come from. A local folder is named by its last part: paths are nobody's
-    business."""
-    c = plan.checkpoint
+    """Where the weights come from."""
+    return source_of(plan.checkpoint)
+
+
+def source_of(c: Checkpoint) -> dict[str, Any]:
+    """A checkpoint, as a package names it. A local folder is named by its last part: paths are
+    nobody's business."""
     local = not c.source.startswith(("demo:", "hf://")) and os.path.exists(c.source)
     return {
         "uri": os.path.basename(os.path.realpath(c.source)) if local else c.source,

@@ -111,7 +111,7 @@ def open_package(path: str | os.PathLike[str]) -> Package:
     Raises:
         SourceNotFound: no folder, or no package.json in it.
         InputError: package.json is not what the schema says; names the JSON path.
-        Unsupported: another schema version.
+        Unsupported: another schema version, or a package of weights.
     """
     root = Path(path)
     file = root / layout.MANIFEST
@@ -126,6 +126,9 @@ def open_package(path: str | os.PathLike[str]) -> Package:
     if has_lone_surrogate(json.dumps(manifest, ensure_ascii=False)):
         raise InputError(f"{file}: a string holds a lone surrogate")
     schema.require(manifest, str(file))
+    if manifest.get("kind") == layout.WEIGHTS:
+        raise Unsupported(f"{path}: a package of weights, which cannot be run by itself",
+                          expected="a package of export-component")  # fmt: skip
     for key in ("tokenizer", "processor"):
         inside(manifest[key], f"{file}: $.{key}")
     for name, c in manifest["components"].items():

@@ -23,9 +23,10 @@ def policy(subject: Subject, part: Part) -> list[Finding]:
             findings.append(bad(text, list(allowed), entry[key], reason="refused"))
     for e in part.externals:
         found = type_name(e.tensor.data_type)
-        if is_float(e.tensor.data_type) and found != entry["weight_dtype"]:
+        claimed = entry.get("weight_dtypes", [entry["weight_dtype"]])
+        if is_float(e.tensor.data_type) and found not in claimed:
             text = f"{part.file}: {e.where}: type"
-            findings.append(bad(text, entry["weight_dtype"], found, reason="weight"))
+            findings.append(bad(text, " or ".join(claimed), found, reason="weight"))
     if allowed is not None and "float16" not in allowed and not findings:
         findings += _half(part)
     return findings[:20]

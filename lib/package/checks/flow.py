@@ -19,6 +19,8 @@ FLOATS = {"float32", "float16", "bfloat16"}
 def edges(subject: Subject) -> list[Finding]:
     """Each edge joins ports of equal type and shape; the cache feeds all that read it."""
     assert subject.manifest is not None
+    if subject.weights_only:
+        return [not_applicable("a package of weights has no workflow")]
     workflow = subject.manifest["workflow"]
     found: dict[str, dict[str, dict[str, Any]]] = {}
     unknown = set()
@@ -135,6 +137,8 @@ def tokens(subject: Subject) -> list[Finding]:
 
     manifest = subject.manifest
     assert manifest is not None
+    if subject.weights_only:
+        return [not_applicable("a package of weights has no tokens")]
     folder, why = subject.resolve(manifest["tokenizer"])
     if folder is None:
         text = f"{manifest['tokenizer']}: {why}: see layout.files"

@@ -16,11 +16,11 @@ from onnx import GraphProto, ModelProto, TensorProto, TypeProto
 from ...checkpoint import onnx_walk as walk
 from ...checkpoint.onnx_external import location_fault
 from ...checkpoint.onnx_types import type_name
+from .. import layout
 from .subject import Check, Finding, Part, Subject, bad, not_applicable, one_line
 
 PLAIN_DOMAINS = ("", "ai.onnx", "ai.onnx.ml")
 """Domains that every ONNX runtime is expected to know."""
-ANY_EP = "onnx-standard"
 STAND_IN = "stand-in.bin"
 
 
@@ -133,7 +133,7 @@ def standard(subject: Subject, part: Part) -> list[Finding]:
 
     A call of a function that the model defines is standard when the function's own nodes are.
     """
-    if not subject.options.standard_only and part.entry.get("execution_provider") != ANY_EP:
+    if not subject.options.standard_only and part.entry.get("execution_provider") != layout.ANY_EP:
         return [not_applicable("no --standard-only, and the package is not onnx-standard")]
     own = {(f.domain, f.name) for f in part.model.functions}
     return [

@@ -32,6 +32,10 @@ def expected_files(subject: Subject) -> dict[str, str | None]:
             there = os.path.lexists(os.path.join(subject.root, file))
             if there or name in layout.REQUIRED_TOKENIZER_FILES:
                 files[file] = None
+    listed = manifest.get("files")
+    for name in listed if isinstance(listed, list) else ():
+        if isinstance(name, str):
+            files[name] = None
     for part in subject.parts:
         files[part.file] = part.name
         for name in part.entry.get("data", ()):
@@ -103,7 +107,7 @@ def against_schema(subject: Subject) -> list[Finding]:
     if has_lone_surrogate(json.dumps(manifest, ensure_ascii=False)):
         return [bad(f"{layout.MANIFEST}: a lone surrogate in a string", reason="not-utf8")]
     findings = _faults(layout.MANIFEST, manifest)
-    if not findings:
+    if not findings and not subject.weights_only:
         pixels = manifest["workflow"].get("positions", {}).get("token_pixels", 1)
         for place, found, expected in sampler_faults(manifest["defaults"], pixels):
             text = f"{layout.MANIFEST}: defaults.{place}"
@@ -111,7 +115,7 @@ def against_schema(subject: Subject) -> list[Finding]:
     if subject.family is not None and subject.family not in MODULES.values():
         text = f"{layout.MANIFEST}: family '{subject.family}'"
         findings.append(bad(text, sorted(set(MODULES.values())), subject.family, reason="family"))
-    return findings or _processor(subject)
+    return findings or ([] if subject.weights_only else _processor(subject))
 
 
 def _processor(subject: Subject) -> list[Finding]:

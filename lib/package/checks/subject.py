@@ -195,6 +195,11 @@ class Subject:
         return self.manifest is not None
 
     @property
+    def weights_only(self) -> bool:
+        """Whether package.json says that there are weights and nothing to run them with."""
+        return (self.manifest or {}).get("kind") == layout.WEIGHTS
+
+    @property
     def family(self) -> str | None:
         """The family's name as package.json gives it."""
         family = (self.manifest or {}).get("family")

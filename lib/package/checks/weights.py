@@ -11,7 +11,7 @@ import numpy as np
 from ...checkpoint.onnx_external import External
 from ...checkpoint.regular_file import open_regular
 from ...checkpoint.tensor import BITS, Checkpoint
-from ...errors import InputError, NtoolError, Unsupported
+from ...errors import InputError, NtoolError, SourceNotFound, Unsupported
 from ...families import MODULES
 from ..abi import family_module
 from .data import BAND, safetensors_name
@@ -97,7 +97,7 @@ class _Source:
         self.checkpoint: Checkpoint = open_checkpoint(source)
         gguf.refuse_payload(self.checkpoint)
         self.checkpoint.refuse_if_broken()
-        self.family: str = find(self.checkpoint.config, f"{source}: config.json").NAME
+        self.family: str | None = find(self.checkpoint.config, f"{source}: config.json").NAME
         abi = family_module(self.family, "abi")
         if abi is None:
             raise Unsupported(f"{source}: packages of family {self.family}")
@@ -125,6 +125,38 @@ class _Source:
         return _insane(self.wanted(binding), binding.dtype, e) is not None
 
 
+class _Kept(_Source):
+    """The checkpoint of --against, for a package that keeps tensors as they are, by their names."""
+
+    def __init__(self, source: str) -> None:
+        from ...checkpoint.source import open_checkpoint
+        from ...families import gguf
+        from ...families.recognise import recognise
+
+        self.checkpoint = open_checkpoint(source)
+        gguf.refuse_payload(self.checkpoint)
+        self.checkpoint.refuse_if_broken()
+        self.family = recognise(self.checkpoint.config, self.checkpoint.tensors.keys())
+
+    def bind(self, e: External) -> Binding:
+        from ..bindings import Binding
+
+        name, shape = e.tensor.name, tuple(e.tensor.dims)
+        t = self.checkpoint.tensors.get(name)
+        if t is None:
+            raise SourceNotFound(f"{self.checkpoint.source}: tensor '{name}' is missing")
+        stored = safetensors_name(e.tensor.data_type)
+        # exponents of scales are bytes in a graph, see docs of convert-fp8
+        if (t.shape, "U8" if t.dtype == "F8_E8M0" else t.dtype) != (shape, stored):
+            raise InputError(f"{t.file}: tensor '{name}': dtype and shape",
+                             found=[stored, list(shape)],
+                             expected=[t.dtype, list(t.shape)])  # fmt: skip
+        return Binding(name, shape, (t,), stored)
+
+    def wanted(self, binding: Binding) -> Iterator[Band]:
+        yield from self.checkpoint.bands(binding.sources[0])
+
+
 def open_source(subject: Subject) -> _Source | None:
     """The checkpoint of --against, opened once; None without the option.
 
@@ -137,7 +169,7 @@ def open_source(subject: Subject) -> _Source | None:
         return None
     kept: dict[str, _Source] = subject.__dict__.setdefault("_sources", {})
     if against not in kept:
-        source = _Source(against)
+        source = (_Kept if subject.weights_only else _Source)(against)
         if subject.family != source.family and subject.family in MODULES.values():
             expected = f"{subject.family}, as the package"
             raise InputError(f"{against}: family", found=source.family, expected=expected)
