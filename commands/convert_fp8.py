@@ -1,7 +1,7 @@
-"""convert-fp8: block-scaled FP8 to dense weights, and back.
+"""convert-fp8: block-scaled FP8 to dense weights or an ONNX package of them, and back.
 
-Reads: a checkpoint. Writes: a folder with shards, index, config and report; `problem`, `file`,
-`summary`.
+Reads: a checkpoint. Writes: a folder with shards, index, config and report, or graphs and
+package.json; `problem`, `file`, `summary`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def convert_fp8(
     ] = None,
     to: Annotated[
         str,
-        typer.Option("--to", metavar="bf16|f16|f32|fp8", help="What the weights become."),
+        typer.Option("--to", metavar="bf16|f16|f32|qdq|fp8", help="What the weights become."),
     ] = "bf16",
     include: Include = None,
     exclude: Exclude = None,
@@ -35,6 +35,20 @@ def convert_fp8(
     scale: Annotated[
         str, typer.Option("--scale", metavar="block|per-tensor", help="fp8: what shares a scale.")
     ] = "block",
+    lowering: Annotated[
+        str,
+        typer.Option(
+            "--lowering", metavar="blocked|tiles", help="qdq: how blocks become DequantizeLinear."
+        ),
+    ] = "blocked",
+    scale_reading: Annotated[
+        str,
+        typer.Option(
+            "--scale-reading",
+            metavar="exact|bf16",
+            help="qdq: BF16 scales widened to float32, or used as they are.",
+        ),
+    ] = "exact",
     allow_unscaled: Annotated[
         list[str] | None,
         typer.Option("--allow-unscaled", metavar="GLOB", help="FP8 tensors that need no scale."),
@@ -50,7 +64,8 @@ def convert_fp8(
     revision: Revision = None,
     max_header: MaxHeader = 100_000_000,
 ) -> None:
-    """Convert FP8 weights with their scales to dense ones, or dense weights to FP8.
+    """Convert FP8 weights with their scales to dense ones or to an ONNX package that keeps their
+    bytes, or dense weights to FP8.
 
     The output appears when it is whole. A killed run leaves a hidden folder beside it that --resume
     goes on with; a wrong checkpoint is refused before the first byte, every reason by name.
@@ -78,6 +93,8 @@ def convert_fp8(
         block=block,
         scale=scale,
         shard_nbytes=shard_size,
+        lowering=lowering,
+        reading=scale_reading,
     )
     options = run.Options(jobs, run.part_of(part), resume, force)
     with console.stream(main="file", source=source, hold=True) as stream:

@@ -27,11 +27,13 @@ _ntool_takes() {
         'census --progress') kind=words choices='auto always never plain json' ;;
         'census 1') kind=source ;;
         'convert-fp8 --output' | 'convert-fp8 -o') kind=folder ;;
-        'convert-fp8 --to') kind=words choices='bf16 f16 f32 fp8' ;;
+        'convert-fp8 --to') kind=words choices='bf16 f16 f32 qdq fp8' ;;
         'convert-fp8 --include') kind=text ;;
         'convert-fp8 --exclude') kind=text ;;
         'convert-fp8 --block') kind=text ;;
         'convert-fp8 --scale') kind=words choices='block per-tensor' ;;
+        'convert-fp8 --lowering') kind=words choices='blocked tiles' ;;
+        'convert-fp8 --scale-reading') kind=words choices='exact bf16' ;;
         'convert-fp8 --allow-unscaled') kind=text ;;
         'convert-fp8 --shard-size') kind=text ;;
         'convert-fp8 --jobs' | 'convert-fp8 -j') kind=text ;;
@@ -148,7 +150,7 @@ _ntool_options() {
         '') choices='--version --help -h' ;;
         inspect-headers) choices='--include --exclude --full --max-header --revision --no-index --format --progress --quiet -q --verbose -v --help -h' ;;
         census) choices='--by --groups --as-dtype --expect --against --allow-missing --plot --repair-index --force --max-header --revision --format --progress --quiet -q --verbose -v --help -h' ;;
-        convert-fp8) choices='--output -o --to --include --exclude --block --scale --allow-unscaled --shard-size --jobs -j --part --merge --resume --dry-run --verify --force --revision --max-header --format --progress --quiet -q --verbose -v --help -h' ;;
+        convert-fp8) choices='--output -o --to --include --exclude --block --scale --lowering --scale-reading --allow-unscaled --shard-size --jobs -j --part --merge --resume --dry-run --verify --force --revision --max-header --format --progress --quiet -q --verbose -v --help -h' ;;
         convert-experts) choices='--output -o --to --gate-up-order --names --shard-size --jobs -j --part --merge --resume --dry-run --verify --force --revision --max-header --format --progress --quiet -q --verbose -v --help -h' ;;
         export-component) choices='--output -o --dtype --set --ep --force-f16 --data --shard-size --force --dry-run --format --progress --quiet -q --verbose -v --help -h' ;;
         run-prefill) choices='--prompt --prompt-file --messages --query --tokens --image --task --system --think --min-pixels --max-pixels --decode --raw --all-logits --size --steps --cfg --img-cfg --cfg-norm --cfg-interval --shift --t-eps --seed --rng --latent --device --threads --low-memory --output -o --format --progress --quiet -q --verbose -v --help -h' ;;

@@ -57,6 +57,8 @@ set -g __ntool_valued \
     'convert-fp8 --exclude' \
     'convert-fp8 --block' \
     'convert-fp8 --scale' \
+    'convert-fp8 --lowering' \
+    'convert-fp8 --scale-reading' \
     'convert-fp8 --allow-unscaled' \
     'convert-fp8 --shard-size' \
     'convert-fp8 --jobs' \
@@ -165,7 +167,7 @@ complete -c ntool -n '__ntool_at \'\'' -l version -d 'Print the version.'
 complete -c ntool -n '__ntool_at \'\'' -l help -s h -d 'Show this message and exit.'
 complete -c ntool -n '__ntool_at \'\'' -a inspect-headers -d 'List every tensor of a checkpoint from its headers, without reading the weights'
 complete -c ntool -n '__ntool_at \'\'' -a census -d 'Count the tensors of a checkpoint by group and dtype, and say what is wrong with it'
-complete -c ntool -n '__ntool_at \'\'' -a convert-fp8 -d 'Convert FP8 weights with their scales to dense ones, or dense weights to FP8'
+complete -c ntool -n '__ntool_at \'\'' -a convert-fp8 -d 'Convert FP8 weights with their scales to dense ones or to an ONNX package that keeps their bytes, or dense weights to FP8'
 complete -c ntool -n '__ntool_at \'\'' -a convert-experts -d 'Store the experts of a checkpoint in another layout; every byte is kept, none is computed'
 complete -c ntool -n '__ntool_at \'\'' -a export-component -d 'Export a checkpoint\'s components to ONNX graphs in a package folder, without PyTorch'
 complete -c ntool -n '__ntool_at \'\'' -a run-prefill -d 'Run a prompt through the understanding branch'
@@ -208,11 +210,13 @@ complete -c ntool -n '__ntool_at census 1 1' -r -F -a 'demo:shapes'
 
 # convert-fp8
 complete -c ntool -n '__ntool_at convert-fp8' -l output -s o -x -a '(__fish_complete_directories)' -d 'Folder to make.'
-complete -c ntool -n '__ntool_at convert-fp8' -l to -x -a 'bf16 f16 f32 fp8' -d 'What the weights become.'
+complete -c ntool -n '__ntool_at convert-fp8' -l to -x -a 'bf16 f16 f32 qdq fp8' -d 'What the weights become.'
 complete -c ntool -n '__ntool_at convert-fp8' -l include -x -d 'Only names that match. May be repeated.'
 complete -c ntool -n '__ntool_at convert-fp8' -l exclude -x -d 'Not the names that match. May be repeated.'
 complete -c ntool -n '__ntool_at convert-fp8' -l block -x -d 'fp8: rows and columns of a block.'
 complete -c ntool -n '__ntool_at convert-fp8' -l scale -x -a 'block per-tensor' -d 'fp8: what shares a scale.'
+complete -c ntool -n '__ntool_at convert-fp8' -l lowering -x -a 'blocked tiles' -d 'qdq: how blocks become DequantizeLinear.'
+complete -c ntool -n '__ntool_at convert-fp8' -l scale-reading -x -a 'exact bf16' -d 'qdq: BF16 scales widened to float32, or used as they are.'
 complete -c ntool -n '__ntool_at convert-fp8' -l allow-unscaled -x -d 'FP8 tensors that need no scale.'
 complete -c ntool -n '__ntool_at convert-fp8' -l shard-size -x -d 'Largest shard, as 5GB or 512MiB; a larger tensor has its own.'
 complete -c ntool -n '__ntool_at convert-fp8' -l jobs -s j -x -d 'Shards that are made at a time.'

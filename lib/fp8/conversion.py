@@ -11,12 +11,12 @@ from ..checkpoint.source import open_checkpoint
 from ..checkpoint.tensor import Checkpoint, Problem
 from ..conversion.plan import SHARD_NBYTES, Plan
 from ..errors import UsageProblem
-from . import to_dense, to_fp8
+from . import to_dense, to_fp8, to_qdq
 from .to_dense import Refused
 
 __all__ = ["Refused", "Wish", "open_source", "plan"]
 
-TARGETS = (*to_dense.DTYPES, "fp8")
+TARGETS = (*to_dense.DTYPES, "qdq", "fp8")
 
 
 @dataclass
@@ -30,6 +30,8 @@ class Wish:
     block: str = "128,128"
     scale: str = "block"
     shard_nbytes: int = SHARD_NBYTES
+    lowering: str = "blocked"
+    reading: str = "exact"
 
 
 def open_source(
@@ -66,6 +68,12 @@ def plan(
             shard_nbytes=wish.shard_nbytes,
         )
         return to_fp8.plan(checkpoint, choice, statistics), []
+    if wish.to == "qdq":
+        kept = to_qdq.Choice(
+            wish.include, wish.exclude, wish.unscaled, wish.lowering, wish.reading,
+            wish.shard_nbytes,
+        )  # fmt: skip
+        return to_qdq.plan(checkpoint, kept, statistics)
     dense = to_dense.Choice(wish.to, wish.include, wish.exclude, wish.unscaled, wish.shard_nbytes)
     judged = to_dense.judge(checkpoint, wish.unscaled)
     return to_dense.plan_of(checkpoint, dense, judged, statistics), judged.warnings

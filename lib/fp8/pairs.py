@@ -26,7 +26,7 @@ INSTEAD = (".scale", ".qscale_weight", ".weight_qscale")
 _ENDS = (*AFTER, *INSTEAD)
 _CERTAIN = ("weight_scale_inv", "weight_scale", "_scale_inv", ".qscale_weight", ".weight_qscale")
 """Ends that nothing but a weight's scale has: one without its weight is an orphan."""
-_SHARD = re.compile(r"\.shards?[._]\d+(?=\.weight$)")
+SHARD = re.compile(r"\.shards?[._]\d+(?=\.weight$)")
 _NAME = itemgetter(0)
 _ALIKE = itemgetter(1, 2)
 _MAX_LISTED = 100
@@ -72,7 +72,7 @@ def pair(tensors: Sequence[Tensor], settings: Settings) -> Pairs:
     for i, scale in enumerate(found):
         if scale is None:
             scale = found[i] = _scale_for(weights[i].name, scales)
-            if scale is not None and _SHARD.search(weights[i].name):
+            if scale is not None and SHARD.search(weights[i].name):
                 users[scale.name] += 1
     out.shared = {name: n for name, n in users.items() if n > 1}
     lone = [w for w, s in zip(weights, found, strict=True) if s is None]
@@ -93,7 +93,7 @@ def pair(tensors: Sequence[Tensor], settings: Settings) -> Pairs:
 
 def _scale_for(name: str, scales: dict[str, Tensor]) -> Tensor | None:
     """The scale of a weight: its own, or the one that all shards of a table share."""
-    scope = _SHARD.sub("", name)
+    scope = SHARD.sub("", name)
     for whole in dict.fromkeys((name, scope)):
         for end in AFTER:
             if scale := scales.get(whole + end):

@@ -45,7 +45,7 @@ def complete(config: dict[str, Any], names: frozenset[str]) -> dict[str, bool]:
     fp8 = isinstance(config.get("quantization_config"), dict)
     homes = [f"{start}layers.{i}" for i in range(layers)]
     out = {
-        "text": _all(names, _text(text, start, _tied(config, text))),
+        "text": _all(names, wanted_text(text, start, tied(config, text))),
         "experts": all(_experts(names, home, experts, "") for home in homes),
     }
     if fp8:
@@ -73,7 +73,8 @@ def _all(names: frozenset[str], wanted: Iterator[str]) -> bool:
     return all(map(names.__contains__, wanted))
 
 
-def _tied(config: dict[str, Any], text: Values) -> bool:
+def tied(config: dict[str, Any], text: Values) -> bool:
+    """Whether the output head is the embedding, by the text config or the whole one."""
     return Values({**config, **text.values}, text.where).flag("tie_word_embeddings", False)
 
 
@@ -114,7 +115,7 @@ def ple_layers(text: Values, layers: int) -> list[int]:
     return sorted({i - 1 for i in given})
 
 
-def _text(text: Values, start: str, tied: bool) -> Iterator[str]:
+def wanted_text(text: Values, start: str, tied: bool) -> Iterator[str]:
     """The tensors of the text model but for routed experts and n-gram embeddings."""
     yield f"{start}embed_tokens.weight"
     if not tied:

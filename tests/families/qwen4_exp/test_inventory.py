@@ -59,7 +59,7 @@ def test_one_absent_tensor(name: str, component: str, names: frozenset[str]) -> 
 def test_every_name_but_the_hash_buffers_is_demanded(names: frozenset[str]) -> None:
     """The inventory yields no name beyond the listing and leaves none out."""
     text = inventory.Values(CONFIG["text_config"], "text_config")
-    demanded = set(inventory._text(text, inventory.COMPOSITE, tied=False))
+    demanded = set(inventory.wanted_text(text, inventory.COMPOSITE, tied=False))
     demanded |= set(inventory._visual(inventory.Values(CONFIG["vision_config"], "v")))
     demanded |= set(inventory._mtp())
     demanded |= set(inventory._ple("model.language_model.layers.1.ple", 128))
