@@ -83,7 +83,10 @@ def test_demo_goldens(demo_package: Path, tmp_path: Path, ntool, entry) -> None:
     assert off.max() <= 1 and (off > 0).mean() < 0.002  # rounding ties
 
 
-def test_prefix_files_and_the_short_form_give_the_same_bytes(demo_package, tmp_path, ntool) -> None:
+def test_prefix_files_and_the_short_form_give_the_same_bytes(
+    demo_package, tmp_path, ntool, monkeypatch
+) -> None:
+    monkeypatch.setenv("NTOOL_CACHE", str(tmp_path / "cache"))
     cond, uncond = tmp_path / "cond", tmp_path / "uncond"
     prompt = ["--task", "text-to-image", "--prompt", PROMPT]
     ntool("run-prefill", demo_package, *prompt, "-o", cond)
