@@ -28,6 +28,7 @@ class Header:
         problems: everything wrong with the file.
         nbytes: size of the file.
         bytes_read: bytes read of it.
+        stamp: its size and time of change in ns, of a local file.
     """
 
     file: str
@@ -37,6 +38,7 @@ class Header:
     problems: list[Problem] = field(default_factory=list)
     nbytes: int = 0
     bytes_read: int = 0
+    stamp: tuple[int, int] | None = None
 
     def broken(self, code: str, message: str, name: str | None = None) -> None:
         """Note that the file breaks its format; after MAX_PROBLEMS only that there are more."""

@@ -58,6 +58,11 @@ class OpenFile:
             self.bytes_read += len(piece)
         return b"".join(pieces)
 
+    @property
+    def stamp(self) -> tuple[int, int]:
+        """Size and time of change in ns, when it was opened."""
+        return self._status.st_size, self._status.st_mtime_ns
+
     def fileno(self) -> int:
         """The descriptor, for copies inside the kernel."""
         return self._fd

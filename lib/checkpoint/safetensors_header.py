@@ -55,6 +55,7 @@ def header_of(
         if length is not None:
             _fill(header, f.read(8, length), length, lambda: f.read(0, _SNIFFED))
         header.bytes_read = f.bytes_read
+        header.stamp = getattr(f, "stamp", None)
         if not f.unchanged():
             header.broken("changed-while-reading", "the file changed while its header was read")
     return header

@@ -144,6 +144,8 @@ class SafetensorsSet:
         checkpoint.problems += header.problems
         checkpoint.bytes_read += header.bytes_read
         checkpoint.files[header.file] = header.nbytes
+        if header.stamp is not None:
+            checkpoint.stamps[header.file] = header.stamp
         checkpoint.metadata[header.file] = header.metadata
         self._unsound.update(header.unsound)
         if header.problems and not header.tensors and not header.unsound:

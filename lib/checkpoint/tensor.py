@@ -193,6 +193,7 @@ class Checkpoint:
         requested_revision: as the user wrote it, or None.
         index_hash, config_hash: SHA-256 (hex) of the bytes of the index and config file, or None.
         bytes_read, requests: what reading the headers cost.
+        stamps: {local file of tensors: its size and time of change in ns when its header was read}.
         gguf: what a GGUF model says of itself, None for other formats.
     """
 
@@ -219,6 +220,7 @@ class Checkpoint:
     config_hash: str | None = None
     bytes_read: int = 0
     requests: int = 0
+    stamps: dict[str, tuple[int, int]] = field(default_factory=dict)
     gguf: GgufFacts | None = None
 
     def tensor(self, name: str) -> Tensor:

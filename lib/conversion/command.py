@@ -10,6 +10,7 @@ from ..checkpoint.tensor import Problem
 from .plan import Plan
 from .run import Options, merge, run
 from .verify import differences
+from .work import work_folder
 
 Record = dict[str, Any]
 
@@ -43,7 +44,9 @@ def carry_out(plan: Plan, out: Path, options: Options, *, dry_run: bool, verify:
         with plan.files:
             written = run(plan, out, options)
             if verify:
-                problems = list(differences(plan, out, mine))
+                shared = n > 1 and work_folder(out).is_dir()
+                made = work_folder(out) / "data" if shared else out
+                problems = list(differences(plan, made, mine))
     files = [
         {"path": s.name, "nbytes": s.nbytes, "role": "tensors",
          "written": s.name in written, "tensors": len(s.entries)}

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from ..checkpoint.folder import Readable
 from ..checkpoint.tensor import Tensor
 from ..checkpoint.writer import Entry
+from ..errors import InputError
 from .open_files import OpenFiles
 
 
@@ -43,3 +45,14 @@ def report_row(
     if reason is not None:
         out["reason"] = reason
     return out
+
+
+@contextmanager
+def naming(where: str) -> Iterator[None]:
+    """Errors of kernels, which know a tensor but not its file, with source and file in front."""
+    try:
+        yield
+    except InputError as e:
+        if e.message.startswith(where):
+            raise
+        raise InputError(f"{where}: {e.message}") from e

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 from contextlib import ExitStack
 
 from ..checkpoint.folder import Folder, Readable
@@ -37,9 +38,14 @@ class OpenFiles:
     """Files by name; reading by position needs no lock.
 
     To be used as a context: all files are closed when it ends.
+
+    Args:
+        stamps: size and time of change of each file when its header was read; a file that has
+            others by now is another one.
     """
 
-    def __init__(self, folder: Folder) -> None:
+    def __init__(self, folder: Folder, stamps: Mapping[str, tuple[int, int]] | None = None) -> None:
+        self._stamps = stamps or {}
         self._folder, self._stack, self._lock = folder, ExitStack(), threading.Lock()
         self._open: dict[str, Readable] = {}
 
@@ -55,6 +61,7 @@ class OpenFiles:
 
         Raises:
             NotReadable: it cannot be opened.
+            InputError: it is not the file whose header was read.
         """
         found = self._open.get(name)
         if found is not None:
@@ -62,6 +69,9 @@ class OpenFiles:
         with self._lock:
             if name not in self._open:
                 f = self._stack.enter_context(self._folder.open(name))
+                stamp = self._stamps.get(name)
+                if stamp is not None and getattr(f, "stamp", stamp) != stamp:
+                    raise InputError(f"{name}: changed since its header was read")
                 kept: Readable = f if self._folder.local else Ahead(f)
                 self._open[name] = kept
             return self._open[name]

@@ -11,7 +11,7 @@ from typing import Any
 from ..checkpoint.folder import Folder, read_small
 from ..checkpoint.tensor import Checkpoint
 from ..checkpoint.writer import DataFile, Entry, encode_header
-from ..errors import InputError
+from ..errors import InputError, SourceNotFound
 from .open_files import OpenFiles
 
 SHARD_NBYTES = 5_000_000_000
@@ -57,6 +57,7 @@ class Plan:
     made: dict[str, Callable[[], bytes]] = field(default_factory=dict)
     companions: dict[str, dict[str, Callable[[], bytes]]] = field(default_factory=dict)
     indexed: bool = True
+    _counts: dict[str, int] | None = None
 
     @property
     def nbytes(self) -> int:
@@ -69,6 +70,8 @@ class Plan:
         Raises:
             InputError: they do not add up to the tensors of the source.
         """
+        if self._counts is not None:
+            return self._counts
         counts: dict[str, int] = {}
         for row in self.rows:
             counts[row["action"]] = counts.get(row["action"], 0) + 1
@@ -79,18 +82,26 @@ class Plan:
                 found=sum(counts.values()),
                 expected=total,
             )
+        self._counts = counts
         return counts
+
+    def identity(self) -> str:
+        """SHA-256 (hex) of what the result is, whatever became of its source meanwhile."""
+        digest = hashlib.sha256(json.dumps(self.options).encode())
+        for shard in self.shards:
+            digest.update(f"{shard.name}\0".encode("utf-8", "surrogateescape"))
+            digest.update(shard.header)
+        digest.update(self.config or b"")
+        return digest.hexdigest()
 
     def fingerprint(self) -> str:
         """SHA-256 (hex) of all that the bytes of the result follow from but the payloads."""
         digest = hashlib.sha256()
         source = self.source
-        digest.update(json.dumps([self.options, source.files, source.revision]).encode())
-        for shard in self.shards:
-            digest.update(f"{shard.name}\0".encode())
-            digest.update(shard.header)
+        stamps = {name: list(stamp) for name, stamp in source.stamps.items()}
+        digest.update(json.dumps([source.files, source.revision, stamps]).encode())
+        digest.update(self.identity().encode())
         digest.update(json.dumps([[*self.made], [[*c] for c in self.companions.values()]]).encode())
-        digest.update(self.config or b"")
         return digest.hexdigest()
 
     def index(self) -> bytes | None:
@@ -102,12 +113,25 @@ class Plan:
         weight_map = {e.name: s.name for s in self.shards for e in s.entries}
         total = sum(e.nbytes for s in self.shards for e in s.entries)
         index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(weight_map.items()))}
-        return json.dumps(index, indent=2, ensure_ascii=False).encode() + b"\n"
+        return new_json(index)
 
 
 def shards_of(entries: Sequence[Entry], shard_nbytes: int = SHARD_NBYTES) -> list[DataFile]:
     """Lay entries out in their order, in shards of at most `shard_nbytes`; a larger tensor has its
-    own. The order of the source keeps reading sequential."""
+    own. The order of the source keeps reading sequential.
+
+    Raises:
+        InputError: two of them have one name, or there are none.
+    """
+    if not entries:
+        raise SourceNotFound("tensors to write: found none", hint="see --include and --exclude")
+    seen: set[str] = set()
+    for entry in entries:
+        if entry.name in seen:
+            raise InputError(
+                f"tensor '{entry.name}' of the result", found="two of that name", expected="one"
+            )
+        seen.add(entry.name)
     groups: list[list[Entry]] = [[]]
     size = 0
     for entry in entries:
@@ -128,9 +152,12 @@ def files_beside(folder: Folder, besides: Iterable[str] = ()) -> list[str]:
 
     Args:
         besides: names that are left out, too.
+    Raises:
+        NotReadable: one leads outside the checkpoint or nowhere, or is no regular file.
+        InputError: one is larger than MAX_BESIDE.
     """
     left_out = {CONFIG, REPORT, *besides}
-    return [
+    found = [
         name
         for name in folder.names()
         if not name.startswith(".")
@@ -138,6 +165,13 @@ def files_beside(folder: Folder, besides: Iterable[str] = ()) -> list[str]:
         and name not in left_out
         and not folder.is_folder(name)
     ]
+    for name in found:
+        if (nbytes := folder.size(name)) > MAX_BESIDE:
+            raise InputError(
+                f"{name}: bytes of a file beside the weights", found=nbytes,
+                expected=f"<= {MAX_BESIDE}",
+            )  # fmt: skip
+    return found
 
 
 def read_beside(folder: Folder, name: str) -> bytes:
@@ -151,5 +185,14 @@ def read_beside(folder: Folder, name: str) -> bytes:
 
 
 def new_json(value: Any) -> bytes:
-    """JSON as the files of a checkpoint have it."""
-    return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode()
+    """JSON as the files of a checkpoint have it. Names that are no text, which JSON may hold all
+    the same, are escaped as they were."""
+    return json_text(value, 2) + b"\n"
+
+
+def json_text(value: Any, indent: int | None = None) -> bytes:
+    """JSON in UTF-8; all escaped where something in it cannot be."""
+    try:
+        return json.dumps(value, indent=indent, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return json.dumps(value, indent=indent).encode()

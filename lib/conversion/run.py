@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -14,7 +15,7 @@ from typing import Any
 
 from ..checkpoint.tensor import Checkpoint
 from ..checkpoint.writer import DataFile, check_output, check_space, write_bytes, write_data
-from ..errors import InputError, Unsupported, UsageProblem
+from ..errors import InputError, SourceNotFound, Unsupported, UsageProblem
 from ..families.gguf import refuse_payload
 from .plan import CONFIG, INDEX, REPORT, Plan, read_beside
 from .work import Work, begin, naming
@@ -64,11 +65,15 @@ def run(plan: Plan, out: Path, options: Options) -> list[str]:
     plan.counts()
     if options.resume and not options.force and (out / REPORT).is_file():
         _require_finished(plan, out)
+        plan.files.require_unchanged()
         Work(out).forget_if_renamed()
         return []
     mine = plan.shards[i - 1 :: n]
     share = options.resume or not alone
-    work, made = begin(out, _state(plan), _beside(plan), share=share, force=options.force)
+    work, made = begin(
+        out, _state(plan), _beside(plan), plan.rows, share=share, force=options.force
+    )
+    plan.rows.clear()  # on the disk now; of 150,000 tensors they are 100 MB
     try:
         todo = [s for s in mine if not work.is_done(s, plan.companions.get(s.name, ()))]
         check_space(work.root, sum(s.nbytes for s in todo) + SPARE)
@@ -76,11 +81,19 @@ def run(plan: Plan, out: Path, options: Options) -> list[str]:
         plan.files.require_unchanged()
         if alone:
             finish(work, force=options.force)
+    except (UsageProblem, SourceNotFound):
+        if not share or not _is_told(plan, out):
+            raise
+        work.remove()  # another process that shared the work has finished it meanwhile
     except BaseException:
         if made and not share:
             work.remove()
         raise
     return [s.name for s in todo]
+
+
+def _is_told(plan: Plan, out: Path) -> bool:
+    return (out / REPORT).is_file() and _told(out / REPORT) == plan.identity()
 
 
 def _require_finished(plan: Plan, out: Path) -> None:
@@ -89,6 +102,23 @@ def _require_finished(plan: Plan, out: Path) -> None:
     Raises:
         UsageProblem: it is another output.
     """
+    hint = "--force replaces it"
+    told = _told(out / REPORT)
+    if told is not None and told != plan.identity():
+        raise UsageProblem(f"output '{out}' exists, made with other options or of another source",
+                           hint=hint)  # fmt: skip
+    small = {INDEX: plan.index(), CONFIG: plan.config}
+    for name, content in small.items():
+        if content is not None and not _holds(out / name, content):
+            raise UsageProblem(
+                f"output '{out}' exists, and its {name} is not what is to be written", hint=hint
+            )
+    written = (out / REPORT).stat().st_mtime_ns
+    for name, stamp in plan.source.stamps.items():
+        if stamp[1] > written:
+            raise UsageProblem(
+                f"output '{out}' exists, but {name} of the source is newer", hint=hint
+            )
     for shard in plan.shards:
         path = out / shard.name
         beside = plan.companions.get(shard.name, ())
@@ -105,6 +135,20 @@ def _require_finished(plan: Plan, out: Path) -> None:
             f"output '{out}' exists, and its {shard.name} is not what is to be written",
             hint="--force replaces it",
         )
+
+
+def _told(report: Path) -> str | None:
+    """The identity that a report tells, without reading all of its rows."""
+    with open(report, "rb") as f:
+        match = re.search(rb'"identity": "([0-9a-f]{64})"', f.read(1 << 16))
+    return match[1].decode() if match else None
+
+
+def _holds(path: Path, content: bytes) -> bool:
+    try:
+        return path.read_bytes() == content
+    except OSError:
+        return False
 
 
 def finish(work: Work, *, force: bool) -> dict[str, Any]:
@@ -127,7 +171,10 @@ def finish(work: Work, *, force: bool) -> dict[str, Any]:
             f"output '{work.out}': {len(missing)} of {count} shards are not finished: {shown}",
             hint="run the parts that are missing, with --resume where one was interrupted",
         )
-    work.finish(state, replace=REPORT if force else None)
+    with work.alone() as unfinished:
+        if not unfinished:
+            raise UsageProblem(f"output '{work.out}': another conversion has finished it")
+        work.finish(state, replace=REPORT if force else None)
     return state
 
 
@@ -145,7 +192,7 @@ def merge(out: Path, *, force: bool) -> dict[str, Any]:
 def _state(plan: Plan) -> dict[str, Any]:
     index = plan.index()
     counts = {**plan.report.get("counts", {}), **plan.counts()}
-    report = {**plan.report, "counts": counts, "tensors": plan.rows}
+    report = {"identity": plan.identity(), **plan.report, "counts": counts}
     return {
         "fingerprint": plan.fingerprint(),
         "shards": [[s.name, s.nbytes] for s in plan.shards],

@@ -8,20 +8,18 @@ from pathlib import Path
 from ..checkpoint.tensor import Problem
 from ..checkpoint.writer import READ, DataFile, Entry
 from .plan import Plan
-from .work import work_folder
 
 BLOCK = 1 << 20
 """Bytes that are compared at a time."""
 
 
-def differences(plan: Plan, out: Path, shards: Iterable[DataFile]) -> Iterator[Problem]:
+def differences(plan: Plan, folder: Path, shards: Iterable[DataFile]) -> Iterator[Problem]:
     """The first difference of each tensor of these shards, and of the files made with them; nothing
     where all is as it should be.
 
     Args:
-        out: the output; where it is not finished, its work folder is looked at.
+        folder: where they stand: the output, or the data of its work folder.
     """
-    folder = out if out.is_dir() else work_folder(out) / "data"
     for shard in shards:
         with open(folder / shard.name, "rb") as f:
             if f.read(len(shard.header)) != shard.header:

@@ -1,6 +1,7 @@
 """The work folder of a conversion: hidden beside the output until the output is whole.
 
     .NAME.ntool-work/state.json     what is being made
+    .NAME.ntool-work/rows.jsonl     a row of the report for each source tensor
     .NAME.ntool-work/done/SHARD     a JSON object for each finished shard: what was measured
     .NAME.ntool-work/data/          the output; renamed to NAME when nothing is missing
 
@@ -23,10 +24,17 @@ from ..checkpoint.output_file import sync_folder
 from ..checkpoint.regular_file import read_file
 from ..checkpoint.writer import DataFile, take_place, write_bytes
 from ..errors import EnvironmentProblem, InputError, SourceNotFound, UsageProblem
+from .plan import json_text
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
 
 SCHEMA = "ntool-conversion/1"
-MAX_STATE = 1_000_000_000
-"""Largest state file that is read, bytes; one of 150,000 tensors has 60 MB."""
+MAX_STATE = 256_000_000
+"""Largest state file that is read, bytes; one of 150,000 tensors has 20 MB, its index."""
+_STATE = {"fingerprint": str, "shards": list, "report_name": str, "report": dict}
 
 
 def work_folder(out: Path) -> Path:
@@ -60,7 +68,16 @@ class Work:
             raise SourceNotFound(f"{self.out}: no conversion is under way")
         text, fault = strict_json.decode(read_file(str(path), MAX_STATE))
         value, faults = strict_json.parse(text) if text is not None else (None, [fault])
-        if faults or not isinstance(value, dict) or value.get("schema") != SCHEMA:
+        if (
+            faults
+            or not isinstance(value, dict)
+            or value.get("schema") != SCHEMA
+            or not all(isinstance(value.get(k), kind) for k, kind in _STATE.items())
+            or not all(
+                isinstance(row, list) and list(map(type, row)) == [str, int]
+                for row in value["shards"]
+            )
+        ):
             raise InputError(f"{path}: not the state of a conversion", expected=SCHEMA)
         return value
 
@@ -79,7 +96,7 @@ class Work:
         """The same by name and size, for `merge`, which has no plan."""
         path = self.data / name
         try:
-            if path.stat().st_size != nbytes or not (self.done / name).is_file():
+            if path.stat().st_size != nbytes or self.measured(name) is None:
                 return False
             if not all((self.data / c).is_file() for c in companions):
                 return False
@@ -102,10 +119,14 @@ class Work:
         path.parent.mkdir(parents=True, exist_ok=True)
         os.replace(temporary, path)
 
-    def measured(self, name: str) -> dict[str, Any]:
-        """What was measured while a finished shard was written."""
-        value: dict[str, Any] = json.loads((self.done / name).read_text())
-        return value
+    def measured(self, name: str) -> dict[str, Any] | None:
+        """What was measured while a finished shard was written; None of one that is not finished,
+        or whose note is damaged."""
+        try:
+            value = json.loads((self.done / name).read_bytes())
+        except (OSError, ValueError):
+            return None
+        return value if isinstance(value, dict) else None
 
     def finish(self, state: dict[str, Any], *, replace: str | None) -> None:
         """Write report and index, and let the output take its place.
@@ -113,26 +134,52 @@ class Work:
         Args:
             replace: a file that an existing output holds if it may be replaced; None keeps it.
         """
-        report = dict(state["report"])
         measured: dict[str, Any] = {}
         for name, _ in state["shards"]:
-            measured.update(self.measured(name))
-        for row in report.get("tensors", ()):
-            if row["name"] in measured:
-                row["statistics"] = measured[row["name"]]
+            measured.update(self.measured(name) or {})
         with naming(self.out, self.root):
-            for name, content in ((state["report_name"], report), (state["index_name"], None)):
-                if name is None:
-                    continue
-                (self.data / name).unlink(missing_ok=True)
-                text = state["index"].encode() if content is None else _pretty(content)
-                write_bytes(self.data / name, text)
+            self._report(state, measured)
+            if state.get("index_name") is not None:
+                (self.data / state["index_name"]).unlink(missing_ok=True)
+                write_bytes(self.data / state["index_name"], state["index"].encode())
             for folder in {(self.data / name).parent for name, _ in state["shards"]}:
                 sync_folder(folder)
             sync_folder(self.data)
             take_place(self.data, Path(os.path.realpath(self.out)), self.out, replace)
             sync_folder(self.root.parent)
             self.remove()
+
+    def _report(self, state: dict[str, Any], measured: dict[str, Any]) -> None:
+        """The report, row by row: it may have 150,000."""
+        path = self.data / state["report_name"]
+        path.unlink(missing_ok=True)
+        head = json_text(state["report"], 1).removesuffix(b"\n}")
+        with open(self.root / "rows.jsonl", "rb") as rows, open(path, "xb") as out:
+            out.write(head + b',\n "tensors": [')
+            for i, line in enumerate(rows):
+                row = json.loads(line)
+                if row["name"] in measured:
+                    row["statistics"] = measured[row["name"]]
+                out.write((b",\n  " if i else b"\n  ") + json_text(row))
+            out.write(b"\n ]\n}\n")
+            out.flush()
+            os.fsync(out.fileno())
+
+    @contextmanager
+    def alone(self) -> Iterator[bool]:
+        """Whether the output is still to be finished; one process at a time is told so."""
+        try:
+            fd = os.open(self.root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        except FileNotFoundError:
+            yield False
+            return
+        try:
+            if fcntl is not None:
+                with suppress(OSError):  # a file system without locks
+                    fcntl.flock(fd, fcntl.LOCK_EX)
+            yield self.data.is_dir()
+        finally:
+            os.close(fd)
 
     def forget_if_renamed(self) -> None:
         """Remove what a process left that was killed after the output had taken its place."""
@@ -142,11 +189,6 @@ class Work:
     def remove(self) -> None:
         """Remove the work folder and what is in it."""
         shutil.rmtree(self.root, ignore_errors=True)
-
-
-def _pretty(value: Any) -> bytes:
-    text = json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False)
-    return (text + "\n").encode()
 
 
 @contextmanager
@@ -160,6 +202,8 @@ def naming(out: Path, root: Path) -> Iterator[None]:
         where = str(e.filename or root)
         if not where.startswith((str(root), str(root.parent))):
             raise  # of the source, not of the output
+        if isinstance(e, FileNotFoundError):
+            raise UsageProblem(f"output '{out}': another conversion is at work there") from e
         shown = where.replace(str(root / "data"), str(out)).replace(str(root), str(out))
         raise EnvironmentProblem(f"{shown}: cannot write: {e.strerror or e}") from e
 
@@ -168,6 +212,7 @@ def begin(
     out: Path,
     state: dict[str, Any],
     files: Iterator[tuple[str, bytes]],
+    rows: Iterable[dict[str, Any]],
     *,
     share: bool,
     force: bool,
@@ -177,6 +222,7 @@ def begin(
     Args:
         state: `fingerprint` and the rest; a folder with another fingerprint is another conversion.
         files: name and content of what stands beside the shards.
+        rows: of the report, one for each source tensor.
         share: go on with a folder that is there (`--resume`, `--part`).
         force: replace one that is another conversion's, or that nobody asked to go on with.
     Raises:
@@ -207,6 +253,9 @@ def begin(
                 folder.mkdir(parents=True)
             for name, content in files:
                 write_bytes(own / "data" / name, content)
+            with open(own / "rows.jsonl", "xb") as f:
+                for row in rows:
+                    f.write(json_text(row) + b"\n")
             write_bytes(own / "state.json", json.dumps({"schema": SCHEMA, **state}).encode())
             with suppress(OSError):
                 os.rename(own, work.root)

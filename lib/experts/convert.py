@@ -117,7 +117,7 @@ def _plan(checkpoint: Checkpoint, wish: Wish) -> Plan:
     _refuse(checkpoint, [*checkpoint.problems, *_findings(detection)])
     if not detection.groups:
         raise SourceNotFound(f"{checkpoint.source}: routed experts: found none")
-    work, files = _Work(), OpenFiles(checkpoint.folder)
+    work, files = _Work(), OpenFiles(checkpoint.folder, checkpoint.stamps)
     found = _decide(checkpoint, detection, wish, work)
     _refuse(checkpoint, found)
     entries, rows = _entries(checkpoint, work, files)

@@ -170,6 +170,11 @@ def _verdict(
             found.append(("scalar-scale", "warning", message))
         return ("tensor" if want != grid else "block"), found
     want = expected_grid(shape, block)
+    if len(shape) > 3:
+        message = f"scale grid of a {list(shape)} weight: found {list(grid)}, expected one value: "
+        message += "blocks and rows are those of matrices and of stacks of them"
+        found.append(("scale-grid", "error", message))
+        return "block", found
     if block is not None and want is not None:
         if grid == want:
             return "block", found
@@ -195,7 +200,7 @@ def _by_matrix(shape: tuple[int, ...], grid: tuple[int, ...]) -> bool:
     if len(shape) != 3 or not grid or grid[0] != shape[0]:
         return False
     rest = grid[1:]
-    return math.prod(rest) == 1 or rest == (2, 1)
+    return math.prod(rest) == 1 or (rest == (2, 1) and shape[1] % 2 == 0)
 
 
 def expected_grid(shape: tuple[int, ...], block: tuple[int, int] | None) -> tuple[int, ...] | None:

@@ -109,6 +109,8 @@ def _sound(dtype: str, raw: bytes) -> bool:
         high = raw[1::2]
     elif dtype == "F32":
         high = raw[3::4]
+    elif dtype in ("F8_E8M0", "U8"):
+        return b"\xff" not in raw
     else:
         return False
     return high.isascii() and b"\x7f" not in high and b"\0" not in high

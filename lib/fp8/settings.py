@@ -9,6 +9,8 @@ from typing import Any
 
 from ..checkpoint.tensor import Problem
 
+MAX_NESTED = 6
+"""Levels of configs inside configs that are looked at."""
 MAX_SIDE = 1 << 20
 """Largest side of a block that is believed."""
 QUANTIZATION = ("quantization_config", "compression_config")
@@ -59,12 +61,24 @@ def read_settings(config: dict[str, Any]) -> Settings:
 
 
 def _candidates(config: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    nested = [v for k, v in config.items() if k.endswith("_config") and k not in QUANTIZATION]
-    for level in (config, *nested):
-        if isinstance(level, dict):
+    """Those that say something, outer ones first; models of models nest their configs."""
+    level: list[dict[str, Any]] = [config]
+    for _ in range(MAX_NESTED):
+        for values in level:
             for key in QUANTIZATION:
-                if isinstance(level.get(key), dict):
-                    yield level[key]
+                if isinstance(values.get(key), dict) and values[key]:
+                    yield values[key]
+        inner = [(k, v) for values in level for k, v in values.items() if k not in QUANTIZATION]
+        level = [v for k, v in inner if isinstance(v, dict) and k.endswith("_config")]
+
+
+def without_quantization(config: dict[str, Any]) -> dict[str, Any]:
+    """A config without its quantisation, whatever level it stands at."""
+    return {
+        k: without_quantization(v) if isinstance(v, dict) else v
+        for k, v in config.items()
+        if k not in QUANTIZATION
+    }
 
 
 def _block(values: dict[str, Any], problems: list[Problem]) -> tuple[int, int] | None:

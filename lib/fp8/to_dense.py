@@ -7,30 +7,43 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
 
+from ..checkpoint.config import MAX_CONFIG
 from ..checkpoint.folder import read_small
 from ..checkpoint.tensor import BITS, Checkpoint, Problem, Tensor
 from ..checkpoint.writer import Entry
-from ..conversion.entries import copied, report_row
+from ..conversion.entries import copied, naming, report_row
 from ..conversion.open_files import OpenFiles
 from ..conversion.plan import CONFIG, SHARD_NBYTES, Plan, files_beside, new_json, shards_of
 from ..conversion.run import require_whole
 from ..errors import InputError, Unsupported
 from . import scale_values, skip_list
+from .forms import Form, form_of
 from .pairs import FP8, Pairs, is_scale, pair
-from .settings import read_settings
+from .settings import read_settings, without_quantization
 
 DTYPES = {"bf16": "BF16", "f16": "F16", "f32": "F32"}
 BAND = 1 << 18
 """Bytes of codes that are read at a time, at least one row. Larger reads and writes take fresh
 memory each time, which costs more than the calls they save."""
 _PACKED = frozenset(("F4", "F6_E2M3", "F6_E3M2", "F8_E8M0", *FP8))
-_ACTIVATIONS = (".input_scale", ".input_scale_inv", ".activation_scale")
-_QUANTISED = ("quantization_config", "compression_config")
+_ACTIVATIONS = (
+    *(".input_scale", ".input_scale_inv", ".activation_scale", ".act_scale", ".output_scale"),
+    *(".k_scale", ".v_scale", ".q_scale", ".kv_scale", ".prob_scale", ".prob_output_scale"),
+)
+"""Scales of what flows through a quantised layer, and of quantised caches."""
+METHODS = (None, "fp8", "compressed-tensors", "modelopt", "fbgemm_fp8", "quark")
+"""Values of `quant_method` that FP8 weights come with; others are refused by name."""
+_INTEGERS = frozenset(("U8", "I8", "I32", "U32", "I16", "U16", "I64"))
+_OTHER = re.compile(
+    r"\.(?:qweight|qzeros|g_idx|weight_packed|weight_zero_point|absmax|quant_map|SCB)$"
+    r"|_blocks$|\.quant_state\."
+)
 
 
 @dataclass
@@ -78,11 +91,16 @@ def judge(checkpoint: Checkpoint, unscaled: tuple[str, ...] = ()) -> Judged:
         Refused: anything is wrong: a scale is missing, left over, of another shape, not finite; a
             block size or skip list that contradicts the tensors.
         InputError, SourceNotFound: the files are not sound.
-        Unsupported: not a safetensors checkpoint.
+        Unsupported: not a safetensors checkpoint, or of another quantisation.
     """
     require_whole(checkpoint)
+    settings = read_settings(checkpoint.config)
+    if settings.method not in METHODS:
+        known = " or ".join(m for m in METHODS if m)
+        what = f"{checkpoint.source}: config.json: quant_method"
+        raise Unsupported(what, found=settings.method, expected=known)
     tensors = list(checkpoint.tensors.values())
-    pairs = pair(tensors, read_settings(checkpoint.config))
+    pairs = pair(tensors, settings)
     problems = [p for p in pairs.problems if not _allowed(p, unscaled)]
     if pairs.settings.listed:
         problems += skip_list.judge(pairs, tensors, checkpoint.tensors.keys()).problems
@@ -118,7 +136,7 @@ def plan_of(
     checkpoint: Checkpoint, choice: Choice, judged: Judged, statistics: dict[str, Any]
 ) -> Plan:
     """`plan` of a checkpoint that was judged."""
-    files = OpenFiles(checkpoint.folder)
+    files = OpenFiles(checkpoint.folder, checkpoint.stamps)
     pairs, to = judged.pairs, DTYPES[choice.to]
     wanted = _wanted(choice)
     rows, entries = [], []
@@ -179,21 +197,21 @@ def _require_plain(checkpoint: Checkpoint, tensor: Tensor) -> None:
     if tensor.dtype in _PACKED:
         what = f"{checkpoint.source}: {tensor.file}: tensor '{tensor.name}': dtype"
         raise Unsupported(what, found=tensor.dtype, expected="FP8 weights with their scales")
+    other = _OTHER.search(tensor.name)
+    if other and tensor.dtype in _INTEGERS:
+        what = f"{checkpoint.source}: {tensor.file}: tensor '{tensor.name}'"
+        raise Unsupported(f"{what}: '{other[0]}' of another quantisation than FP8")
     if is_scale(tensor.name) and tensor.name.removesuffix("_scale") in checkpoint.tensors:
         what = f"{checkpoint.source}: {tensor.file}: tensor '{tensor.name}'"
         raise Unsupported(f"{what}: a scale of another quantisation than FP8")
 
 
 def _config(checkpoint: Checkpoint) -> bytes | None:
-    """config.json without its quantisation, at the top and one level below."""
+    """config.json without its quantisation, whatever level it stands at."""
     if checkpoint.config_hash is None:
         return None
-    values = json.loads(read_small(checkpoint.folder, CONFIG, 16_000_000))
-    for level in (values, *values.values()):
-        if isinstance(level, dict):
-            for key in _QUANTISED:
-                level.pop(key, None)
-    return new_json(values)
+    values = json.loads(read_small(checkpoint.folder, CONFIG, MAX_CONFIG))
+    return new_json(without_quantization(values))
 
 
 class Dense:
@@ -219,7 +237,8 @@ class Dense:
         self._scale = pairs.scales[scale] if scale is not None else None
         self._block = pairs.settings.block
         self._files, self._statistics = files, statistics
-        self._what = f"{checkpoint.source}: {tensor.file}: tensor '{tensor.name}'"
+        self._where = f"{checkpoint.source}: {tensor.file}"
+        self._what = f"{self._where}: tensor '{tensor.name}'"
 
     def bands(self) -> Iterator[bytes | memoryview]:
         """The payload of the result, in bands of whole rows.
@@ -230,9 +249,12 @@ class Dense:
         from ..numeric.dequantize import Dequantized, Dequantizer, dequantize
 
         t, met = self.tensor, Dequantized()
+        if not t.params:
+            return
         scales, blocks, fmt = self.scales()
         dequantizer = Dequantizer(scales, blocks, self.to, fmt, met)
-        yield from dequantize(self.codes(blocks), dequantizer, t.name)
+        with naming(self._where):
+            yield from dequantize(self.codes(blocks), dequantizer, t.name)
         found = {k: v for k, v in vars(met).items() if v}
         if found:
             self._statistics[t.name] = found
@@ -244,6 +266,8 @@ class Dense:
 
         from ..numeric.dequantize import narrow
 
+        if not self.tensor.params:
+            return
         scales, blocks, fmt = self.scales()
         grid = np.asarray(scales, "<f4").reshape(-1, max(blocks.grid[1], 1))
         columns = np.arange(blocks.columns) // blocks.block[1]
@@ -287,7 +311,7 @@ class Dense:
         if t.dtype not in formats:
             raise Unsupported(f"{self._what}: dtype", found=t.dtype, expected="F8_E4M3 or F8_E5M2")
         if s is None:
-            return np.ones(1, "<f4"), blocks_of(t.shape, (), None, self._what), formats[t.dtype]
+            return np.ones(1, "<f4"), self._whole(), formats[t.dtype]
         raw = self._files(s.file).read(s.offset, s.nbytes)
         if len(raw) != s.nbytes:
             raise InputError(f"{s.file}: tensor '{s.name}': ends early, bytes", found=len(raw),
@@ -296,24 +320,32 @@ class Dense:
         if facts := scale_facts(values).not_finite:
             raise InputError(f"{s.file}: tensor '{s.name}': values that are not finite",
                              found=facts, expected="none")  # fmt: skip
-        grid, block = self._layout(t.shape, s.shape)
-        if grid == (t.shape[0], 2, 1) and len(t.shape) == 3:
-            block = (t.shape[1] // 2, t.shape[2])  # gate and up of a fused bank have one scale each
+        form = form_of(t.shape, s.shape, self._block)
+        if form.kind == "tensor":
+            return values, self._whole(), formats[t.dtype]
+        grid, block = self._layout(t.shape, form, s.shape)
         return values, blocks_of(t.shape, grid, block, self._what), formats[t.dtype]
 
     def _layout(
-        self, shape: tuple[int, ...], grid: tuple[int, ...]
+        self, shape: tuple[int, ...], form: Form, grid: tuple[int, ...]
     ) -> tuple[tuple[int, ...], tuple[int, int] | None]:
-        """The grid with all its axes, and the block it is of; pairing has judged that they fit."""
-        if math.prod(grid) == 1:
-            return grid, None
-        block = self._block
-        if block is not None and len(grid) == len(shape):
-            want = (-(-shape[-2] // block[0]), -(-shape[-1] // block[1]))
-            if grid[-2:] == want:
-                return grid, block
-        if len(shape) == 3 and math.prod(grid) == shape[0]:
+        """The grid with all its axes, and the block that it is of."""
+        if form.kind == "block":
+            return grid, form.block
+        if form.kind == "matrix":
             return (shape[0], 1, 1), (shape[1], shape[2])
-        if grid in (shape[:-1], (*shape[:-1], 1)):
+        if form.kind == "half":  # gate and up of a fused bank have one scale each
+            return grid, (shape[1] // 2, shape[2])
+        if form.kind == "row":
             return (*shape[:-1], 1), (1, shape[-1])
-        return grid, block
+        return (), None
+
+    def _whole(self) -> Any:
+        """One scale for all: how the elements are cut into rows is free, so no row is long."""
+        from ..numeric.blocks import Blocks
+
+        n = self.tensor.params
+        columns = self.tensor.shape[-1] if self.tensor.shape else 1
+        if not 0 < columns <= BAND:
+            columns = math.gcd(n, BAND)
+        return Blocks(1, n // columns, columns, (n // columns, columns), scalar=True)

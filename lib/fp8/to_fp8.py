@@ -14,16 +14,17 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
+from ..checkpoint.config import MAX_CONFIG
 from ..checkpoint.folder import read_small
 from ..checkpoint.tensor import Checkpoint, Tensor
 from ..checkpoint.writer import Entry
-from ..conversion.entries import copied, report_row
+from ..conversion.entries import copied, naming, report_row
 from ..conversion.open_files import OpenFiles
 from ..conversion.plan import CONFIG, SHARD_NBYTES, Plan, files_beside, new_json, shards_of
 from ..conversion.run import require_whole
 from ..errors import InputError, Unsupported
 from .pairs import FP8, expected_grid
-from .settings import read_settings
+from .settings import read_settings, without_quantization
 
 VALUES = frozenset(("BF16", "F16", "F32"))
 KEPT = (
@@ -64,24 +65,27 @@ def plan(checkpoint: Checkpoint, choice: Choice, statistics: dict[str, Any]) -> 
             up.
     """
     require_whole(checkpoint)
-    files = OpenFiles(checkpoint.folder)
+    files = OpenFiles(checkpoint.folder, checkpoint.stamps)
     listed = read_settings(checkpoint.config)
     if listed.method is not None:
         raise Unsupported(
             f"{checkpoint.source}: config.json: quant_method", found=listed.method,
             expected="a dense checkpoint", hint="convert it to bf16 first",
         )  # fmt: skip
-    rows, entries, kept = [], [], []
+    rows, entries, kept, tensors = [], [], [], checkpoint.tensors
     for name, tensor in checkpoint.tensors.items():
         if tensor.dtype in FP8:
             what = f"{checkpoint.source}: {tensor.file}: tensor '{name}': dtype"
             raise Unsupported(what, found=tensor.dtype, expected="a dense checkpoint")
         module = name.removesuffix(".weight")
-        matrix = tensor.dtype in VALUES and _is_matrix(tensor)
+        matrix = tensor.dtype in VALUES and _is_matrix(tensor) and tensor.params > 0
         if matrix and _chosen(name, module, choice):
             quantizing = Quantizing(checkpoint, tensor, choice.block, files, statistics)
             entries += quantizing.entries()
             targets = [e.name for e in entries[-2:]]
+            for other in {name + "_scale", name + "_scale_inv", targets[1]} & tensors.keys():
+                what = f"{checkpoint.source}: {tensors[other].file}: tensor '{other}'"
+                raise Unsupported(f"{what}: has the name of a scale of '{name}'")
             rows.append(report_row(tensor, "converted", targets, None))
             continue
         if matrix or (len(tensor.shape) > 1 and name.endswith(".weight")):
@@ -123,7 +127,7 @@ def _chosen(name: str, module: str, choice: Choice) -> bool:
 def _config(checkpoint: Checkpoint, block: tuple[int, int] | None, kept: list[str]) -> bytes | None:
     if checkpoint.config_hash is None:
         return None
-    values = json.loads(read_small(checkpoint.folder, CONFIG, 16_000_000))
+    values = without_quantization(json.loads(read_small(checkpoint.folder, CONFIG, MAX_CONFIG)))
     values["quantization_config"] = {
         "quant_method": "fp8",
         "activation_scheme": "dynamic",
@@ -147,7 +151,8 @@ class Quantizing:
     ) -> None:
         self.tensor, self._block = tensor, block
         self._files, self._statistics = files, statistics
-        self._what = f"{checkpoint.source}: {tensor.file}: tensor '{tensor.name}'"
+        self._where = f"{checkpoint.source}: {tensor.file}"
+        self._what = f"{self._where}: tensor '{tensor.name}'"
         self._stored: bytes | None = None
         if block and _FUSED.fullmatch(tensor.name) and (tensor.shape[1] // 2) % block[0]:
             raise Unsupported(
@@ -187,12 +192,13 @@ class Quantizing:
 
         met = Quantized()
         quantizer = self._quantizer(met)
-        given = self._one_scale(quantizer) if self._block is None else None
         found = []
-        for row, band in self._bands(quantizer.blocks):
-            codes, scales = quantizer.rows(band, row, scales=given)
-            found.append(scales)
-            yield memoryview(codes.data).cast("B")
+        with naming(self._where):
+            given = self._one_scale(quantizer) if self._block is None else None
+            for row, band in self._bands(quantizer.blocks):
+                codes, scales = quantizer.rows(band, row, scales=given)
+                found.append(scales)
+                yield memoryview(codes.data).cast("B")
         parts = [given] if given is not None else found
         self._stored = b"".join(s.astype("<u2").tobytes() for s in parts)
         self._statistics[self.tensor.name] = met.fields()

@@ -87,7 +87,7 @@ class _Planner:
     warnings: list[Problem] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.files = OpenFiles(self.checkpoint.folder)
+        self.files = OpenFiles(self.checkpoint.folder, self.checkpoint.stamps)
         self.pairs = self.judged.pairs
         self.warnings += self.judged.warnings
         self.tables: list[Table] = []
