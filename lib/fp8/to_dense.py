@@ -223,6 +223,8 @@ class Dense:
         statistics: gets an entry for the tensor when it is done.
     """
 
+    __slots__ = ("_block", "_files", "_root", "_scale", "_statistics", "tensor", "to")
+
     def __init__(
         self,
         checkpoint: Checkpoint,
@@ -237,8 +239,15 @@ class Dense:
         self._scale = pairs.scales[scale] if scale is not None else None
         self._block = pairs.settings.block
         self._files, self._statistics = files, statistics
-        self._where = f"{checkpoint.source}: {tensor.file}"
-        self._what = f"{self._where}: tensor '{tensor.name}'"
+        self._root = checkpoint.source
+
+    @property
+    def _where(self) -> str:
+        return f"{self._root}: {self.tensor.file}"
+
+    @property
+    def _what(self) -> str:
+        return f"{self._where}: tensor '{self.tensor.name}'"
 
     def bands(self) -> Iterator[bytes | memoryview]:
         """The payload of the result, in bands of whole rows.
