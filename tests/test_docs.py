@@ -168,7 +168,7 @@ OTHER_WORDS = {
     *("index-names-absent-tensor", "not-in-index"),  # of the detection of layouts, told otherwise
     "bad-json",  # of the JSON reader: files have their own code for it
     *("fc1-fc2", "fc1-fc3-fc2", "gate-up-down", "up-down", "w1-w3-w2", "wi-wo"),
-    "fused-transposed",
+    *("fused-transposed", "compressed-tensors"),
 }
 """Words with dashes in these modules that are no codes."""
 NOTING = {
