@@ -171,7 +171,25 @@ def codes(folder: Path) -> None:
     (folder / "config.json").write_text(json.dumps(config))
 
 
-KINDS = {"fp8": fp8, "codes": codes, "u15": u15, "dense": dense}
+def experts(folder: Path) -> None:
+    """0.8 GB of BF16 experts, split: 4 layers of 32 experts."""
+    H, I = 2048, 512  # noqa: E741
+    shards: dict[str, list[Row]] = {}
+    for layer in range(4):
+        rows = shards[f"model-{layer + 1:05d}-of-00004.safetensors"] = []
+        for e in range(32):
+            at = f"model.layers.{layer}.mlp.experts.{e}"
+            rows += [(f"{at}.{r}_proj.weight", "BF16", (I, H)) for r in ("gate", "up")]
+            rows.append((f"{at}.down_proj.weight", "BF16", (H, I)))
+    piece = os.urandom(2 * H * I)
+    for file, rows in shards.items():
+        write_shard(folder / file, rows, (piece for _ in rows))
+    write_index(folder, shards)
+    config = {"model_type": "bench", "hidden_size": H, "num_experts": 32}
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+KINDS = {"experts": experts, "fp8": fp8, "codes": codes, "u15": u15, "dense": dense}
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""FP8 to dense and back, file to file, beside copying the result."""
+"""FP8 to dense and back, experts re-laid; file to file, beside copying the result."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ PEERS = "NTOOL_BENCH_PEERS"
 """A Python of an environment with torch and compressed-tensors, for the rows of peers."""
 
 
-def _fresh(out: Path, *command: str) -> Cost:
+def _fresh(out: Path, *options: str, command: str = "convert-fp8") -> Cost:
     """One conversion into a folder that is not there yet, on the disk when it ends."""
     shutil.rmtree(out, ignore_errors=True)
-    return run([*NTOOL, "convert-fp8", *command, "-o", str(out)])
+    return run([*NTOOL, command, *options, "-o", str(out)])
 
 
 def _copy(made: Path, out: Path) -> Cost:
@@ -73,6 +73,28 @@ def codes(bench: Bench) -> Iterator[Line]:
     )
 
 
+def experts(bench: Bench) -> Iterator[Line]:
+    """0.8 GB of split experts to fused ones and to transposed ones."""
+    source = str(bench.checkpoint("experts"))
+    for to in ("fused", "fused-transposed"):
+        made, out = bench.folder / f"made-{to}", bench.folder / to
+        options = (source, "--to", to, "--shard-size", "300MB")
+        _fresh(made, *options, command="convert-experts")
+        ours, copy = in_turn(
+            bench.runs,
+            partial(_fresh, out, *options, command="convert-experts"),
+            partial(_copy, made, bench.folder / "copy"),
+        )
+        yield Line(
+            f"convert-experts, {to}",
+            f"{ours.wall:.2f} s from start to end, {spent(ours)}",
+            f"{copy.wall:.2f} s from start to end, {spent(copy, 'cp of the output, sync')}",
+            f"{copy.wall / ours.wall:.2f}x the speed of cp",
+            ">= 0.8x" if to == "fused" else "",
+            verdict(copy.wall >= 0.8 * ours.wall) if to == "fused" else "-",
+        )
+
+
 def peer(bench: Bench) -> Iterator[Line]:
     """The same files through compressed-tensors."""
     python = os.environ.get(PEERS)
@@ -98,5 +120,6 @@ def peer(bench: Bench) -> Iterator[Line]:
 ROWS = (
     Row("convert-fp8-dense", "1.07 GB of FP8 in 128x128 blocks to BF16 files", dense),
     Row("convert-fp8-codes", "2.15 GB of BF16 to FP8 files, errors measured", codes),
+    Row("convert-experts", "0.8 GB of BF16 experts, split to fused", experts),
     Row("convert-fp8-peer", "the same through compressed-tensors", peer),
 )
