@@ -172,11 +172,11 @@ def codes(folder: Path) -> None:
 
 
 def experts(folder: Path) -> None:
-    """0.8 GB of BF16 experts, split: 4 layers of 32 experts."""
+    """1.6 GB of BF16 experts, split: 8 layers of 32 experts."""
     H, I = 2048, 512  # noqa: E741
     shards: dict[str, list[Row]] = {}
-    for layer in range(4):
-        rows = shards[f"model-{layer + 1:05d}-of-00004.safetensors"] = []
+    for layer in range(8):
+        rows = shards[f"model-{layer + 1:05d}-of-00008.safetensors"] = []
         for e in range(32):
             at = f"model.layers.{layer}.mlp.experts.{e}"
             rows += [(f"{at}.{r}_proj.weight", "BF16", (I, H)) for r in ("gate", "up")]

@@ -74,11 +74,11 @@ def codes(bench: Bench) -> Iterator[Line]:
 
 
 def experts(bench: Bench) -> Iterator[Line]:
-    """0.8 GB of split experts to fused ones and to transposed ones."""
+    """1.6 GB of split experts to fused ones and to transposed ones, two jobs."""
     source = str(bench.checkpoint("experts"))
     for to in ("fused", "fused-transposed"):
         made, out = bench.folder / f"made-{to}", bench.folder / to
-        options = (source, "--to", to, "--shard-size", "300MB")
+        options = (source, "--to", to, "--shard-size", "300MB", "--jobs", "2")
         _fresh(made, *options, command="convert-experts")
         ours, copy = in_turn(
             bench.runs,
@@ -120,6 +120,6 @@ def peer(bench: Bench) -> Iterator[Line]:
 ROWS = (
     Row("convert-fp8-dense", "1.07 GB of FP8 in 128x128 blocks to BF16 files", dense),
     Row("convert-fp8-codes", "2.15 GB of BF16 to FP8 files, errors measured", codes),
-    Row("convert-experts", "0.8 GB of BF16 experts, split to fused", experts),
+    Row("convert-experts", "1.6 GB of BF16 experts, split to fused", experts),
     Row("convert-fp8-peer", "the same through compressed-tensors", peer),
 )
