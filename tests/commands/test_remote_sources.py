@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from ..checkpoint.hub_fixtures import ONE, TOKEN, TWO, hole, model
 from ..checkpoint.loopback_hub import LoopbackHub, Reply, Request, commit_of
 from ..conftest import Ended, run_ntool
+from ..fp8 import fp8_files
 
 COMMIT = commit_of("main")
 Run = Callable[..., Ended]
@@ -184,3 +186,40 @@ def test_settings_that_cannot_be_read(run: Run) -> None:
     done = run("census", "org/model", HF_ENDPOINT="ftp://hub.example")
     assert done.code == 6 and "HF_ENDPOINT" in done.err
     assert run("census", "org/model", HF_ENDPOINT=" ", HF_HUB_OFFLINE="1").code == 6
+
+
+@pytest.mark.parametrize("to", ["bf16", "fp8"])
+def test_conversion_from_the_hub_is_that_of_the_folder(
+    to: str, run: Run, hub: LoopbackHub, tmp_path: Path
+) -> None:
+    """Streamed range by range: a few requests, nothing in the cache, the same bytes."""
+    source = fp8_files.checkpoint(tmp_path / "source", layers=6)
+    if to == "fp8":
+        assert run("convert-fp8", str(source), "-o", "dense").code == 0
+        source = tmp_path / "dense"
+    hub.add("org/fp8", source)
+    options = ["--to", to, "--shard-size", "50KB", "-q"]
+    before = hub.sent
+    done = run("convert-fp8", "org/fp8", "-o", "remote", *options)
+    assert (done.code, done.err) == (0, "")
+    whole = sum(p.stat().st_size for p in source.iterdir())
+    assert hub.sent - before < 3 * whole
+    assert run("convert-fp8", str(source), "-o", "local", *options).code == 0
+    remote, local = (fp8_files.digests(tmp_path / name) for name in ("remote", "local"))
+    assert remote == local
+    assert not any((tmp_path / "home").rglob("*.safetensors"))
+
+
+def test_a_scale_that_is_no_number_ends_a_conversion_from_the_hub(
+    run: Run, hub: LoopbackHub, tmp_path: Path
+) -> None:
+    source = fp8_files.checkpoint(tmp_path / "source", layers=1, files=1)
+    path = source / "model-00001-of-00001.safetensors"
+    tensors = fp8_files.read(path)
+    name = "model.layers.0.mlp.down_proj.weight_scale_inv"
+    tensors[name] = ("BF16", np.full_like(tensors[name][1], 0x7FC0))
+    fp8_files.write(path, tensors)
+    hub.add("org/nan", source)
+    done = run("convert-fp8", "org/nan", "-o", "out")
+    assert done.code == 3 and name in done.err and "not finite" in done.err
+    assert not (tmp_path / "out").exists()
