@@ -48,6 +48,7 @@ demo: $(VENV)/.base
 	@echo
 	@echo 'picture:       $(OUT)/picture.png'
 	@echo 'contact sheet: $(OUT)/sheet.png'
+	@echo 'ntool itself:  $(BIN)/ntool (. $(BIN)/activate puts it on the path)'
 
 test: $(VENV)/.test
 	$(BIN)/python -m pytest -n 2 --dist worksteal

@@ -37,6 +37,7 @@ ShardSize = Annotated[
         "--shard-size",
         parser=size,
         metavar="SIZE",
+        show_default="5GB",
         help="Largest shard, as 5GB or 512MiB; a larger tensor has its own.",
     ),
 ]
@@ -67,3 +68,21 @@ Verify = Annotated[
     bool,
     typer.Option("--verify", help="Read the output again and compare every block with the source."),
 ]
+
+
+def merge_alone(
+    source: str | None, output: str | None, part: str, resume: bool, dry_run: bool, verify: bool
+) -> None:
+    """Refuse what `--merge` would ignore: it has no source to plan from or to compare with.
+
+    Raises:
+        BadParameter: names what to do instead.
+    """
+    if source is not None or output is not None:
+        raise typer.BadParameter("--merge DIR takes neither SOURCE nor --output")
+    if verify:
+        raise typer.BadParameter(
+            "--merge DIR has nothing to compare with: afterwards, with SOURCE, --resume --verify"
+        )
+    if resume or dry_run or part != "1/1":
+        raise typer.BadParameter("--merge DIR takes --force and no other option of a conversion")

@@ -41,11 +41,13 @@ def convert_experts(
         ),
     ] = None,
     names: Annotated[
-        str,
+        str | None,
         typer.Option(
-            "--names", metavar="gate-up-down|w1-w3-w2", help="split: names of the matrices."
+            "--names",
+            metavar="gate-up-down|w1-w3-w2",
+            help="split: names of the matrices; default gate-up-down.",
         ),
-    ] = "gate-up-down",
+    ] = None,
     shard_size: opt.ShardSize = 5_000_000_000,
     jobs: opt.Jobs = 1,
     part: opt.Part = "1/1",
@@ -70,16 +72,17 @@ def convert_experts(
     from ..lib.experts import convert
 
     if merge is not None:
-        if source is not None or output is not None or to is not None:
-            raise typer.BadParameter("--merge DIR takes neither SOURCE nor --output nor --to")
+        opt.merge_alone(source, output, part, resume, dry_run, verify)
         with console.stream(main="file", source=merge) as stream:
-            files, summary = command.merged(Path(merge), force)
+            files, summary = command.merged(Path(merge), force, convert.KINDS)
             stream.write_all("file", files)
             stream.write("summary", **summary)
         return
     if source is None or output is None or to is None:
         raise typer.BadParameter("SOURCE, --output DIR and --to LAYOUT are needed")
-    wish = convert.Wish(to, gate_up_order, names, shard_size)
+    if names is not None and to != "split":
+        raise typer.BadParameter("--names is for --to split")
+    wish = convert.Wish(to, gate_up_order, names or "gate-up-down", shard_size)
     wish.check()
     options = run.Options(jobs, run.part_of(part), resume, force)
     with console.stream(main="file", source=source, hold=True) as stream:

@@ -30,25 +30,35 @@ def convert_fp8(
     include: Include = None,
     exclude: Exclude = None,
     block: Annotated[
-        str, typer.Option("--block", metavar="R,C", help="fp8: rows and columns of a block.")
-    ] = "128,128",
-    scale: Annotated[
-        str, typer.Option("--scale", metavar="block|per-tensor", help="fp8: what shares a scale.")
-    ] = "block",
-    lowering: Annotated[
-        str,
+        str | None,
         typer.Option(
-            "--lowering", metavar="blocked|tiles", help="qdq: how blocks become DequantizeLinear."
+            "--block", metavar="R,C", help="fp8: rows and columns of a block; default 128,128."
         ),
-    ] = "blocked",
+    ] = None,
+    scale: Annotated[
+        str | None,
+        typer.Option(
+            "--scale",
+            metavar="block|per-tensor",
+            help="fp8: what shares a scale; default block.",
+        ),
+    ] = None,
+    lowering: Annotated[
+        str | None,
+        typer.Option(
+            "--lowering",
+            metavar="blocked|tiles",
+            help="qdq: how blocks become DequantizeLinear; default blocked.",
+        ),
+    ] = None,
     scale_reading: Annotated[
-        str,
+        str | None,
         typer.Option(
             "--scale-reading",
             metavar="exact|bf16",
-            help="qdq: BF16 scales widened to float32, or used as they are.",
+            help="qdq: scales widened to float32 (default), or BF16 as they are.",
         ),
-    ] = "exact",
+    ] = None,
     allow_unscaled: Annotated[
         list[str] | None,
         typer.Option("--allow-unscaled", metavar="GLOB", help="FP8 tensors that need no scale."),
@@ -76,10 +86,9 @@ def convert_fp8(
     from ..lib.fp8 import conversion
 
     if merge is not None:
-        if source is not None or output is not None:
-            raise typer.BadParameter("--merge DIR takes neither SOURCE nor --output")
+        opt.merge_alone(source, output, part, resume, dry_run, verify)
         with console.stream(main="file", source=merge) as stream:
-            files, summary = command.merged(Path(merge), force)
+            files, summary = command.merged(Path(merge), force, conversion.KINDS)
             stream.write_all("file", files)
             stream.write("summary", **summary)
         return

@@ -156,5 +156,5 @@ def summary(
         "expert_layout": facts["expert_layout"],
         "quantization": facts["quantization"],
         "index_total_size": counted.index_total_size,
-        "estimate": {d: estimate(counted.tensors, d) for d in as_dtypes},
+        "estimate": {d.upper(): estimate(counted.tensors, d.upper()) for d in as_dtypes},
     }

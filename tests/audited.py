@@ -21,6 +21,17 @@ SUSPICIOUS = (
 )
 
 
+def peak_memory() -> int:
+    """Bytes. What the kernel counts as usage of a process includes that of the one it was forked
+    from, which may be a test runner; the status file counts from the start of the program."""
+    try:
+        with open("/proc/self/status") as f:
+            line = next(row for row in f if row.startswith("VmHWM"))
+        return int(line.split()[1]) * 1024
+    except OSError:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
 def main(folder: str, arguments: list[str]) -> int:
     import ntool
     import ntool.commands
@@ -46,8 +57,7 @@ def main(folder: str, arguments: list[str]) -> int:
     sys.addaudithook(hook)
     code = run(arguments)
     sys.stdout.flush()
-    rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    report = {"opened": opened, "events": events, "rss": rss}
+    report = {"opened": opened.copy(), "events": events, "rss": peak_memory()}
     print("\n" + json.dumps(report), file=sys.stderr, flush=True)
     return code
 

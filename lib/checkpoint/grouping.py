@@ -26,7 +26,7 @@ MAX_RULES = 1_000_000
 KEYS = ("family", "component", "dtype", "layer", "prefix", "file", "shape", "role")
 _NAME, _DTYPE, _FILE = map(itemgetter, (0, 1, 3))
 _NO_DIGITS = dict.fromkeys(map(ord, "0123456789"))
-_LAYER = re.compile(r"(.*?(?:^|\.)(?:layers?|blocks?|h)\.\d+)(?:\.|$)", re.DOTALL)
+_LAYER = re.compile(r"(.*?(?:^|\.)(?:layers?|blocks?|blk|h)\.\d+)(?:\.|$)", re.DOTALL)
 
 
 class _Memo(dict[str, str]):

@@ -49,7 +49,8 @@ def open_hub(address: Address, source: str, *, local: bool = False) -> tuple[Fol
     if local:
         at = f" --revision {address.revision}" if address.revision else ""
         raise Unsupported(
-            f"{source}: only inspect-headers, census and convert-fp8 read repositories on the Hub",
+            f"{source}: this command reads no repository on the Hub; inspect-headers, census, "
+            "convert-fp8 and convert-experts do",
             hint=f"hf download {address.repo}{at} --local-dir DIR, then give DIR",
         )
     repository = _Repository(settings, address, source)

@@ -145,7 +145,8 @@ def _remote(source: str, revision: str | None, local: bool) -> tuple[Folder, str
         raise UsageProblem(f"{source}: --revision is for sources on the Hub")
     if local:
         raise Unsupported(
-            f"{source}: only inspect-headers, census and convert-fp8 read remote sources",
+            f"{source}: this command reads no remote source; inspect-headers, census, convert-fp8 "
+            "and convert-experts do",
             hint="download it first",
         )
     if name in ("http", "https"):

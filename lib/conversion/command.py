@@ -53,11 +53,20 @@ def carry_out(plan: Plan, out: Path, options: Options, *, dry_run: bool, verify:
         for s in mine
     ]  # fmt: skip
     files += [
-        {"path": name, "role": "graph", "written": s.name in written}
+        {"path": name, "nbytes": _size(out, name), "role": "graph", "written": s.name in written}
         for s in mine
         for name in plan.companions.get(s.name, ())
     ]
-    return Outcome(files, _summary(plan, mine, written, dry_run, verify), problems)
+    sound = verify and not problems
+    return Outcome(files, _summary(plan, mine, written, dry_run, sound), problems)
+
+
+def _size(out: Path, name: str) -> int | None:
+    """Bytes of a file of the output, wherever it is by now; None where it is not made."""
+    for folder in (work_folder(out) / "data", out):
+        if (folder / name).is_file():
+            return (folder / name).stat().st_size
+    return None
 
 
 def _summary(plan: Plan, mine: list[Any], written: list[str], dry: bool, verified: bool) -> Record:
@@ -74,13 +83,13 @@ def _summary(plan: Plan, mine: list[Any], written: list[str], dry: bool, verifie
     }
 
 
-def merged(out: Path, force: bool) -> tuple[list[Record], Record]:
+def merged(out: Path, force: bool, kinds: tuple[str, ...]) -> tuple[list[Record], Record]:
     """Finish what was done in parts: fields of `file` records, and of the summary.
 
     Raises:
         SourceNotFound, UsageProblem: as `run.merge`.
     """
-    state = merge(out, force=force)
+    state = merge(out, force=force, kinds=kinds)
     files = [{"path": n, "nbytes": size, "role": "tensors"} for n, size in state["shards"]]
     made = state.get("companions", {}).values()
     graphs = [{"path": name, "role": "graph"} for names in made for name in names]

@@ -178,15 +178,19 @@ def finish(work: Work, *, force: bool) -> dict[str, Any]:
     return state
 
 
-def merge(out: Path, *, force: bool) -> dict[str, Any]:
+def merge(out: Path, *, force: bool, kinds: tuple[str, ...]) -> dict[str, Any]:
     """Finish a conversion that was done in parts: index, report, and the output's name.
 
     Raises:
         SourceNotFound: none is under way there.
-        UsageProblem: a part is missing, or the output exists.
+        UsageProblem: a part is missing, the output exists, or it is none of `kinds`.
     """
+    work = Work(out)
+    kind = work.state()["options"].get("convert")
+    if kind not in kinds:
+        raise UsageProblem(f"output '{out}': the conversion there is of another command ({kind})")
     check_output(out, [], force=force, marker=REPORT)
-    return finish(Work(out), force=force)
+    return finish(work, force=force)
 
 
 def _state(plan: Plan) -> dict[str, Any]:
@@ -195,6 +199,7 @@ def _state(plan: Plan) -> dict[str, Any]:
     report = {"identity": plan.identity(), **plan.report, "counts": counts}
     return {
         "fingerprint": plan.fingerprint(),
+        "options": {**plan.options, "shards": len(plan.shards)},
         "shards": [[s.name, s.nbytes] for s in plan.shards],
         "companions": {shard: [*files] for shard, files in plan.companions.items()},
         "index_name": INDEX if index is not None else None,

@@ -34,7 +34,7 @@ except ImportError:  # Windows
 SCHEMA = "ntool-conversion/1"
 MAX_STATE = 256_000_000
 """Largest state file that is read, bytes; one of 150,000 tensors has 20 MB, its index."""
-_STATE = {"fingerprint": str, "shards": list, "report_name": str, "report": dict}
+_STATE = {"fingerprint": str, "options": dict, "shards": list, "report_name": str, "report": dict}
 
 
 def work_folder(out: Path) -> Path:
@@ -236,13 +236,17 @@ def begin(
         if old == state["fingerprint"] and share:
             return work, False
         if not force:
-            what = "the same" if old == state["fingerprint"] else "another"
+            same = old == state["fingerprint"]
+            what = "the same" if same else "another"
+            told = "" if same else _difference(work, state)
             hint = (
                 "--resume goes on with it, --force begins anew"
-                if what == "the same"
-                else ("--force removes it and begins anew")
+                if same
+                else "--force removes it, parts of others included, and begins anew"
             )
-            raise UsageProblem(f"output '{out}': {what} conversion is unfinished there", hint=hint)
+            raise UsageProblem(
+                f"output '{out}': {what} conversion is unfinished there{told}", hint=hint
+            )
         work.remove()
     own = work.root.parent / f"{work.root.name}.{os.getpid()}"
     with naming(out, work.root):
@@ -267,6 +271,17 @@ def begin(
     if share and _fingerprint(work) == state["fingerprint"]:
         return work, False
     raise UsageProblem(f"output '{out}': another conversion is at work there")
+
+
+def _difference(work: Work, state: dict[str, Any]) -> str:
+    """How the conversion that is there differs, as far as its options tell."""
+    try:
+        old = work.state()["options"]
+    except (InputError, SourceNotFound):
+        return ""
+    new = json.loads(json.dumps(state["options"]))
+    differ = [f"{k}: {old.get(k)}, not {v}" for k, v in new.items() if old.get(k) != v]
+    return f" ({'; '.join(differ)})" if differ else " (of another or a changed source)"
 
 
 def _fingerprint(work: Work) -> str | None:

@@ -35,6 +35,10 @@ from .target import MODULES_OF, TARGETS, Style, Target, group_name, stays, targe
 ORDERS = (CONCATENATED, INTERLEAVED)
 
 
+KINDS = ("experts",)
+"""`convert` of the options of its plans."""
+
+
 @dataclass(frozen=True)
 class Wish:
     """What the command line asks for.

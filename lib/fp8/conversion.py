@@ -17,21 +17,23 @@ from .to_dense import Refused
 __all__ = ["Refused", "Wish", "open_source", "plan"]
 
 TARGETS = (*to_dense.DTYPES, "qdq", "fp8")
+KINDS = ("dense", "fp8", "qdq")
+"""`convert` of the options of its plans."""
 
 
 @dataclass
 class Wish:
-    """What the command line asks for, as it was written."""
+    """What the command line asks for, as it was written; None is an option that was not given."""
 
     to: str = "bf16"
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
     unscaled: tuple[str, ...] = ()
-    block: str = "128,128"
-    scale: str = "block"
+    block: str | None = None
+    scale: str | None = None
     shard_nbytes: int = SHARD_NBYTES
-    lowering: str = "blocked"
-    reading: str = "exact"
+    lowering: str | None = None
+    reading: str | None = None
 
 
 def open_source(
@@ -58,25 +60,51 @@ def plan(
     """
     if wish.to not in TARGETS:
         raise UsageProblem("--to", found=repr(wish.to), expected=", ".join(TARGETS))
-    if wish.scale not in ("block", "per-tensor"):
+    if wish.scale not in (None, "block", "per-tensor"):
         raise UsageProblem("--scale", found=repr(wish.scale), expected="block or per-tensor")
+    _require_fitting(wish)
     if wish.to == "fp8":
         choice = to_fp8.Choice(
             include=wish.include,
             exclude=wish.exclude,
-            block=None if wish.scale == "per-tensor" else block_of(wish.block),
+            block=None if wish.scale == "per-tensor" else block_of(wish.block or "128,128"),
             shard_nbytes=wish.shard_nbytes,
         )
         return to_fp8.plan(checkpoint, choice, statistics), []
     if wish.to == "qdq":
         kept = to_qdq.Choice(
-            wish.include, wish.exclude, wish.unscaled, wish.lowering, wish.reading,
+            wish.include, wish.exclude, wish.unscaled, wish.lowering or "blocked",
+            wish.reading or "exact",
             wish.shard_nbytes,
         )  # fmt: skip
         return to_qdq.plan(checkpoint, kept, statistics)
     dense = to_dense.Choice(wish.to, wish.include, wish.exclude, wish.unscaled, wish.shard_nbytes)
     judged = to_dense.judge(checkpoint, wish.unscaled)
-    return to_dense.plan_of(checkpoint, dense, judged, statistics), judged.warnings
+    made = to_dense.plan_of(checkpoint, dense, judged, statistics)
+    if not made.counts().get("converted"):
+        message = "no FP8 weight is converted: tensors are copied, whatever their dtype"
+        judged.warnings.append(Problem("no-fp8", message, "warning"))
+    return made, judged.warnings
+
+
+def _require_fitting(wish: Wish) -> None:
+    """Refuse options that would be ignored.
+
+    Raises:
+        UsageProblem: names the first.
+    """
+    of = {
+        "--block": (wish.block, ("fp8",)),
+        "--scale": (wish.scale, ("fp8",)),
+        "--lowering": (wish.lowering, ("qdq",)),
+        "--scale-reading": (wish.reading, ("qdq",)),
+        "--allow-unscaled": (wish.unscaled or None, (*to_dense.DTYPES, "qdq")),
+    }
+    for option, (value, targets) in of.items():
+        if value is not None and wish.to not in targets:
+            raise UsageProblem(f"{option} with --to {wish.to}", expected=f"--to {targets[0]}")
+    if wish.block is not None and wish.scale == "per-tensor":
+        raise UsageProblem("--block with --scale per-tensor", expected="one of them")
 
 
 def block_of(text: str) -> tuple[int, int]:

@@ -195,7 +195,7 @@ def test_parts_by_xargs_and_merged_are_one_run(tmp_path: Path) -> None:
     assert fp8_files.digests(split) == fp8_files.digests(tmp_path / "one")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["in", "one", "split"]
     again = run_ntool("convert-fp8", "--merge", split)
-    assert again.code == 2 and "exists" in again.err
+    assert again.code == 4 and "no conversion is under way" in again.err
 
 
 def test_a_merge_without_all_parts_is_refused(tmp_path: Path) -> None:

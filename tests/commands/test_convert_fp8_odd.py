@@ -317,3 +317,70 @@ def test_several_at_once_into_one_output(tmp_path: Path) -> None:
         assert sorted(p.name for p in tmp_path.iterdir()) == ["in", "out"]
         assert len(fp8_files.everything(out)) == 2
         shutil.rmtree(out)
+
+
+@pytest.mark.parametrize(
+    "options, words",
+    [
+        (["--verify"], "--resume --verify"),
+        (["--dry-run"], "no other option"),
+        (["--resume"], "no other option"),
+        (["--part", "1/2"], "no other option"),
+    ],
+)
+def test_merge_ignores_nothing(options: list[str], words: str, tmp_path: Path) -> None:
+    source, out = source_of(tmp_path / "in", 0x38), tmp_path / "out"
+    plain = ["convert-fp8", source, "-o", out, "--shard-size", "1"]
+    for part in ("1/2", "2/2"):
+        assert run_ntool(*plain, "--part", part).code == 0
+    done = run_ntool("convert-fp8", "--merge", out, *options)
+    assert done.code == 2 and words in done.err and not out.exists()
+    other = run_ntool("convert-experts", "--merge", out)
+    assert other.code == 2 and "of another command" in other.err and not out.exists()
+    assert run_ntool("convert-fp8", "--merge", out).code == 0
+
+
+@pytest.mark.parametrize(
+    "to, options",
+    [
+        ("fp8", ["--lowering", "tiles"]),
+        ("fp8", ["--allow-unscaled", "x"]),
+        ("bf16", ["--block", "64,64"]),
+        ("f32", ["--scale", "per-tensor"]),
+        ("f32", ["--scale-reading", "bf16"]),
+        ("fp8", ["--block", "64,64", "--scale", "per-tensor"]),
+    ],
+)
+def test_options_that_would_be_ignored(to: str, options: list[str], tmp_path: Path) -> None:
+    source = source_of(tmp_path / "in", 0x38)
+    done = run_ntool("convert-fp8", source, "-o", tmp_path / "out", "--to", to, *options)
+    assert done.code == 2 and options[0] in done.err
+
+
+def test_a_dense_checkpoint_is_copied_with_a_warning(tmp_path: Path) -> None:
+    source = made(tmp_path / "in", {}, a__weight=("F32", np.ones((2, 2), "<f4")))
+    done = run_ntool("convert-fp8", source, "-o", tmp_path / "out")
+    assert done.code == 0 and "no FP8 weight" in done.err
+    assert [p["code"] for p in done.of("problem")] == ["no-fp8"]
+
+
+def test_a_difference_is_not_called_verified(tmp_path: Path) -> None:
+    source, out = source_of(tmp_path / "in", 0x38), tmp_path / "out"
+    options = ["convert-fp8", source, "-o", out, "--resume", "--verify"]
+    assert run_ntool(*options).of("summary")[0]["verified"] is True
+    path = out / "model.safetensors"
+    raw = bytearray(path.read_bytes())
+    raw[-1] ^= 1
+    path.write_bytes(raw)
+    done = run_ntool(*options)
+    assert done.code == 1 and done.of("summary")[0]["verified"] is False
+
+
+def test_another_conversion_is_told_by_its_options(tmp_path: Path) -> None:
+    source, out = source_of(tmp_path / "in", 0x38), tmp_path / "out"
+    options = ["convert-fp8", source, "-o", out, "--part", "1/2"]
+    assert run_ntool(*options, "--shard-size", "1").code == 0
+    done = run_ntool(*options, "--shard-size", "1", "--to", "f32")
+    assert done.code == 2 and "to: BF16, not F32" in done.err
+    done = run_ntool(*options)
+    assert done.code == 2 and "shards: 2, not 1" in done.err

@@ -292,7 +292,7 @@ def test_parts_make_the_same_package(package: Path, tmp_path: Path) -> None:
         with plan.files:
             run(plan, out, Options(part=(i, 3), jobs=2))
         assert not out.exists()
-    files, summary = command.merged(out, force=False)
+    files, summary = command.merged(out, False, ("qdq",))
     assert [f["role"] for f in files] == ["tensors"] * 6 + ["graph"] * 6
     assert summary["counts"] == {"source_tensors": 313, "copied": 215, "excluded": 98}
     assert digests(out) == digests(package)
@@ -355,7 +355,7 @@ def test_a_shard_whose_graph_is_gone_is_made_again(package: Path, tmp_path: Path
         lost = next(work_folder(out).glob("data/*/model.onnx"))
         lost.unlink()
         with pytest.raises(UsageProblem, match="1 of 6 shards"):
-            merge(out, force=False)
+            merge(out, force=False, kinds=("qdq",))
         assert run(plan, out, Options(resume=True)) == [f"{lost.parent.name}/model.safetensors"]
     assert digests(out) == digests(package)
 
