@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..errors import InputError, SourceNotFound, Unsupported
@@ -23,6 +24,7 @@ BITS: dict[str, int] = {
 """Bits of one element for each dtype name of the safetensors format (its README and Dtype enum)."""
 
 
+_COMPONENT = itemgetter(6)
 NO_PAYLOAD = -1
 """Offset of a tensor whose values lie nowhere as its dtype has them: varints or strings in a graph.
 Records have null."""
@@ -75,6 +77,14 @@ class Tensor(NamedTuple):
         if self.role is not None:
             fields["role"] = self.role
         return fields
+
+
+def in_components(tensors: Sequence[Tensor] | Iterable[Tensor]) -> Iterable[Tensor]:
+    """The tensors; those of components called COMPONENT/NAME, as several may have one name."""
+    rows = tensors if isinstance(tensors, Sequence) else list(tensors)
+    if not any(map(_COMPONENT, rows)):
+        return rows
+    return [t._replace(name=f"{t[6]}/{t[0]}") if t[6] else t for t in rows]
 
 
 class Port(NamedTuple):

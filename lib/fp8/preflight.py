@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from ..checkpoint.folder import Folder
-from ..checkpoint.tensor import Problem, Tensor
+from ..checkpoint.tensor import Problem, Tensor, in_components
 from . import scale_values, skip_list
 from .pairs import Pairs, pair
 from .settings import read_settings
@@ -21,12 +21,19 @@ def preflight(
 ) -> tuple[dict[str, Any] | None, list[Problem]]:
     """The `quantization` field of a summary, None without any, and everything wrong.
 
+    Weights and scales are paired within a component. Initializers of ONNX graphs are left out:
+    which scale is whose is said by the nodes of a graph, not by names.
+
     Args:
         names: those of all tensors.
         folder: where scales are read; None: their values are not looked at.
     """
+    stored = [t for t in tensors if t[7] is None]
+    if tensors and not stored:
+        return None, []
+    tensors = stored
     settings = read_settings(config)
-    pairs = pair(tensors, settings)
+    pairs = pair(list(in_components(tensors)), settings)
     if not (pairs.scale_of or pairs.unpaired or settings.method or pairs.orphans):
         return None, pairs.problems
     problems = list(pairs.problems)
