@@ -4,6 +4,7 @@ that of scales is read."""
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from operator import itemgetter
 from typing import Any
 
 from ..checkpoint.folder import Folder
@@ -11,6 +12,8 @@ from ..checkpoint.tensor import Problem, Tensor, in_components
 from . import scale_values, skip_list
 from .pairs import Pairs, pair
 from .settings import read_settings
+
+_ROLE = itemgetter(7)
 
 
 def preflight(
@@ -28,10 +31,10 @@ def preflight(
         names: those of all tensors.
         folder: where scales are read; None: their values are not looked at.
     """
-    stored = [t for t in tensors if t[7] is None]
-    if tensors and not stored:
-        return None, []
-    tensors = stored
+    if any(map(_ROLE, tensors)):
+        tensors = [t for t in tensors if t[7] is None]
+        if not tensors:
+            return None, []
     settings = read_settings(config)
     pairs = pair(list(in_components(tensors)), settings)
     if not (pairs.scale_of or pairs.unpaired or settings.method or pairs.orphans):
