@@ -32,6 +32,9 @@ class Counted:
         folder: where payloads can be read, None for record streams.
         gguf: what a GGUF model says of itself; a record stream was judged by its writer.
         revision: commit on the Hub, or None.
+        format: of the checkpoint; None for record streams.
+        read: paths of all files on this machine that were read, data files of graphs included.
+        index: the one of them that is the index, or None.
     """
 
     tensors: list[Tensor] = field(default_factory=list)
@@ -48,6 +51,9 @@ class Counted:
     folder: Folder | None = None
     gguf: GgufFacts | None = None
     revision: str | None = None
+    format: str | None = None
+    read: list[str] = field(default_factory=list)
+    index: str | None = None
 
 
 class Tally:

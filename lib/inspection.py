@@ -15,6 +15,7 @@ from .checkpoint.config import layout_values
 from .checkpoint.regular_file import reading, standard_input
 from .checkpoint.safetensors_header import MAX_HEADER
 from .checkpoint.source import open_checkpoint
+from .checkpoint.strict_json import MAX_INTEGER
 from .checkpoint.tensor import BITS, Checkpoint, Problem, Tensor
 from .errors import InputError, UsageProblem
 from .experts.detect import detect_checkpoint
@@ -24,6 +25,10 @@ from .records import read as records_of_stream
 Record = dict[str, Any]
 HEADER_KINDS = {"tensor", "metadata", "config", "file"}
 """Kinds that inspect-headers writes; a stream with none of them is of another command."""
+
+
+TOO_LARGE = -1
+"""Bytes of a tensor that no file holds, or whose number of elements is none of a file's."""
 
 
 def wanted(name: str, include: Sequence[str] | None, exclude: Sequence[str] | None) -> bool:
@@ -153,7 +158,19 @@ def counted(checkpoint: Checkpoint) -> Counted:
         folder=checkpoint.folder if checkpoint.format == "safetensors" else None,
         gguf=checkpoint.gguf,
         revision=checkpoint.revision,
+        format=checkpoint.format,
+        read=_read_here(checkpoint),
+        index=checkpoint.path(checkpoint.index["path"]) if checkpoint.index else None,
     )
+
+
+def _read_here(checkpoint: Checkpoint) -> list[str]:
+    """Paths of the files of a checkpoint on this machine that were read or looked up."""
+    if not checkpoint.folder.local:
+        return []
+    index = [checkpoint.index["path"]] if checkpoint.index else []
+    names = [*index, "config.json", "generation_config.json", *checkpoint.files]
+    return [checkpoint.path(name) for name in names]
 
 
 def counted_records(lines: Iterable[Record]) -> Counted:
@@ -171,13 +188,24 @@ def counted_records(lines: Iterable[Record]) -> Counted:
     configs: list[tuple[Record, str | None]] = []
     indexes: list[Record] = []
     kinds: set[str] = set()
+    seen: set[str | tuple[str, str]] = set()
     for record in lines:
         kind = record["kind"]
         kinds.add(kind)
-        if kind == "tensor":
+        if kind == "begin":
+            seen.clear()
+        elif kind == "tensor":
             if record.get("role") in ("input", "output"):
                 continue  # a port of a graph: nothing is stored
             tensor = _tensor(record)
+            place = (tensor.component, tensor.name) if tensor.component else tensor.name
+            if place in seen:
+                message = "twice in one stream, counted once"
+                told = Problem("duplicate-tensor", message, file=tensor.file, name=tensor.name)
+                out.problems.append(told)
+                out.duplicates.append(tensor.name)
+                continue
+            seen.add(place)
             out.tensors.append(tensor)
             if record.get("orphan") is True:
                 out.orphans.append(tensor.name)
@@ -213,7 +241,7 @@ def counted_records(lines: Iterable[Record]) -> Counted:
     if len(indexes) == 1:
         out.index_hash = _text(indexes[0].get("sha256"))
         total = indexes[0].get("total_size")
-        out.index_total_size = total if type(total) is int else None
+        out.index_total_size = total if _count(total) else None
     return out
 
 
@@ -222,14 +250,16 @@ def _text(value: Any) -> str | None:
 
 
 def _count(value: Any) -> bool:
-    return type(value) is int and value >= 0
+    return type(value) is int and 0 <= value <= MAX_INTEGER
 
 
 @cache
 def _nbytes(dtype: str, shape: tuple[int, ...]) -> int | None:
-    """Bytes of a tensor of a safetensors type; None of another type."""
-    bits = BITS.get(dtype)
-    return None if bits is None else (math.prod(shape) * bits + 7) // 8
+    """Bytes of a tensor of a safetensors type; None of another type; TOO_LARGE."""
+    bits, params = BITS.get(dtype), math.prod(shape)
+    if params > MAX_INTEGER:
+        return TOO_LARGE
+    return None if bits is None else (params * bits + 7) // 8
 
 
 def _tensor(record: Record) -> Tensor:
@@ -252,6 +282,9 @@ def _tensor(record: Record) -> Tensor:
         )
     sizes = tuple(shape)
     size = _nbytes(dtype, sizes)
+    if size == TOO_LARGE:
+        what = f"tensor record '{name}': 'shape': elements"
+        raise InputError(what, found="more", expected=f"<= {MAX_INTEGER}")
     if size is not None and nbytes != size:
         raise InputError(
             f"tensor record '{name}': 'nbytes'",

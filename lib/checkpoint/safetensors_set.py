@@ -20,6 +20,19 @@ _NAMES_SHOWN = 8
 _NAME, _NBYTES = attrgetter("name"), attrgetter("nbytes")
 
 
+def _tensors(names: Sequence[str]) -> str:
+    return f"{len(names)} tensor{'' if len(names) == 1 else 's'}"
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:_NAMES_SHOWN]) + (", ..." if len(names) > _NAMES_SHOWN else "")
+
+
+def is_safetensors(name: str) -> bool:
+    """Whether a file is called like one."""
+    return name.lower().endswith(".safetensors")
+
+
 class SafetensorsSet:
     """Fills one `Checkpoint`. The methods `file`, `indexed` and `folder_of_files` are the ways in.
 
@@ -72,7 +85,7 @@ class SafetensorsSet:
     def folder_of_files(self) -> None:
         """All `.safetensors` files of a folder, or of the component folders of a package."""
         names = self.checkpoint.folder.names()
-        files = [n for n in names if n.endswith(".safetensors")]
+        files = list(filter(is_safetensors, names))
         self.config()
         if not files and "package.json" in names:
             self._package(names)
@@ -86,7 +99,7 @@ class SafetensorsSet:
         for component in names:
             if not folder.is_folder(component):
                 continue
-            files = [n for n in folder.names(component) if n.endswith(".safetensors")]
+            files = list(filter(is_safetensors, folder.names(component)))
             self._shards([f"{component}/{n}" for n in files], component)
             if files:
                 self.checkpoint.format = "package"
@@ -204,15 +217,14 @@ class SafetensorsSet:
         for file, names in self._orphans.items():
             names.sort()
             checkpoint.orphans += names
-            shown = ", ".join(names[:_NAMES_SHOWN]) + (", ..." if len(names) > _NAMES_SHOWN else "")
-            message = f"{len(names)} tensors that the index does not name: {shown}"
+            message = f"{_tensors(names)} that the index does not name: {_some(names)}"
             problems.append(Problem("orphan-tensors", message, severity="warning", file=file))
 
     def _unlisted(self, files: list[str]) -> None:
         """Files that the index does not name: information, they are not shards."""
         listed = set(files)
         for name in self.checkpoint.folder.names():
-            if name.endswith(".safetensors") and name not in listed:
+            if is_safetensors(name) and name not in listed:
                 message = "not named by the index, not read"
                 self.checkpoint.problems.append(
                     Problem("unlisted-file", message, severity="info", file=name)

@@ -181,7 +181,7 @@ class Checkpoint:
     """Headers of a whole checkpoint, metadata files included, payload unread.
 
     Attributes:
-        source: as the user wrote it.
+        source: as the user wrote it; an address without user, password and query.
         root: absolute folder that `Tensor.file` is relative to; an address for a remote one.
         folder: the same, to read from.
         revision: commit on the Hub, or None.
