@@ -29,6 +29,8 @@ class Counted:
         files: names of the files that hold them.
         missing, orphans, duplicates: names of tensors.
         absent: {file that the index names and that is not there: tensors it should hold}.
+        unlisted: {file that the index does not name: names of tensors that only it has}.
+        partial: one of the files of a checkpoint, which says nothing about the whole.
         folder: where payloads can be read, None for record streams.
         gguf: what a GGUF model says of itself; a record stream was judged by its writer.
         revision: commit on the Hub, or None.
@@ -45,6 +47,8 @@ class Counted:
     orphans: list[str] = field(default_factory=list)
     duplicates: list[str] = field(default_factory=list)
     absent: dict[str, list[str]] = field(default_factory=dict)
+    unlisted: dict[str, list[str]] = field(default_factory=dict)
+    partial: bool = False
     index_hash: str | None = None
     config_hash: str | None = None
     index_total_size: int | None = None
@@ -152,6 +156,7 @@ def summary(
         "files_absent_from_numbering": absent_numbers(counted.files),
         "missing": counted.missing,
         "orphans": counted.orphans,
+        "unlisted": counted.unlisted,
         "duplicates": counted.duplicates,
         "tied": facts["tied"],
         "schema_hash": schema_hash(counted.tensors),

@@ -55,7 +55,8 @@ def write_records(
     if checkpoint.config:
         values = layout_values(checkpoint.config, full)
         digest = checkpoint.config_hash
-        stream.write("config", path="config.json", values=values, sha256=digest)
+        partial = {"partial": True} if checkpoint.partial else {}
+        stream.write("config", path="config.json", values=values, sha256=digest, **partial)
     stream.write_all("file", _files(checkpoint))
     orphans = frozenset(checkpoint.orphans)
     chosen: Iterable[tuple[Tensor, bool]] = (
@@ -93,6 +94,8 @@ def _files(checkpoint: Checkpoint) -> Iterator[Record]:
         yield {"path": path, "nbytes": nbytes, "role": "tensors", **facts}
     for path, names in checkpoint.absent.items():
         yield {"path": path, "nbytes": None, "role": "absent", "tensors": names}
+    for path, unlisted in checkpoint.unlisted.items():
+        yield {"path": path, "role": "unlisted", **unlisted._asdict()}
 
 
 def _lines(chosen: Iterable[tuple[Tensor, bool]]) -> Iterator[str]:
@@ -132,7 +135,8 @@ def read(source: str, max_header: int = MAX_HEADER, revision: str | None = None)
         SourceNotFound, Unsupported: as `open_checkpoint`.
     """
     if source != "-":
-        return counted(open_checkpoint(source, max_header=max_header, revision=revision))
+        found = open_checkpoint(source, max_header=max_header, revision=revision, beside=True)
+        return counted(found)
     if revision is not None:
         raise UsageProblem("'-': --revision is for sources on the Hub")
     lines = io.TextIOWrapper(standard_input(), encoding="utf-8", newline="\n")
@@ -152,6 +156,8 @@ def counted(checkpoint: Checkpoint) -> Counted:
         orphans=checkpoint.orphans,
         duplicates=duplicates,
         absent=checkpoint.absent,
+        unlisted={name: u.tensors for name, u in checkpoint.unlisted.items()},
+        partial=checkpoint.partial,
         index_hash=checkpoint.index_hash,
         config_hash=checkpoint.config_hash,
         index_total_size=(checkpoint.index or {}).get("total_size"),
@@ -170,6 +176,7 @@ def _read_here(checkpoint: Checkpoint) -> list[str]:
         return []
     index = [checkpoint.index["path"]] if checkpoint.index else []
     names = [*index, "config.json", "generation_config.json", *checkpoint.files]
+    names += checkpoint.unlisted
     return [checkpoint.path(name) for name in names]
 
 
@@ -220,6 +227,7 @@ def counted_records(lines: Iterable[Record]) -> Counted:
             values = record.get("values")
             if isinstance(values, dict):
                 configs.append((values, _text(record.get("sha256"))))
+                out.partial |= record.get("partial") is True
         elif kind == "file":
             path = _text(record.get("path")) or ""
             if record.get("role") in ("tensors", "graph", "data"):
@@ -230,6 +238,9 @@ def counted_records(lines: Iterable[Record]) -> Counted:
                 names = [n for n in record["tensors"] if isinstance(n, str)]
                 out.absent.setdefault(path, []).extend(names)
                 out.missing += names
+            elif record.get("role") == "unlisted" and isinstance(record.get("tensors"), list):
+                names = [n for n in record["tensors"] if isinstance(n, str)]
+                out.unlisted.setdefault(path, []).extend(names)
     if not kinds & HEADER_KINDS and kinds - {"begin", "end"}:
         found = ", ".join(sorted(kinds - {"begin", "end"}))
         raise InputError(

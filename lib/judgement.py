@@ -21,7 +21,8 @@ def judge(counted: Counted) -> dict[str, Any]:
     """
     names = frozenset(t.name for t in counted.tensors)
     family = recognise.recognise(counted.config, names)
-    components, found = recognise.completeness(family, counted.config, names)
+    whole = {} if counted.partial else counted.config
+    components, found = recognise.completeness(family, whole, names)
     counted.problems += found + gguf.judge(counted.gguf, counted.tensors)
     family = family or gguf.family(counted.gguf)
     experts = detect(counted.tensors, counted.config)

@@ -23,6 +23,8 @@ _LAYOUT = re.compile(
     re.VERBOSE,
 )
 _WHOLE = ("quantization_config", "compression_config")
+SKIP_LISTS = ("modules_to_not_convert", "ignored_layers", "ignore")
+"""Keys of the names of modules that stay as they are."""
 
 
 def read_config(folder: Folder, file: str) -> tuple[dict[str, Any], str, int, list[Problem]]:
@@ -78,6 +80,19 @@ def layout_values(config: dict[str, Any], full: bool = False) -> dict[str, Any]:
                 out[key] = inner
         elif _LAYOUT.fullmatch(key):
             out[key] = value if full else _shorten(value)
+    return out
+
+
+def whatever_is_there(config: dict[str, Any]) -> dict[str, Any]:
+    """The part of a config that holds for a part of its tensors as well: what the model is, and how
+    tensors are quantised; no numbers of layers and experts, no list of modules."""
+    out = {k: v for k, v in config.items() if k in ("architectures", "model_type")}
+    for key, value in config.items():
+        if key in _WHOLE and isinstance(value, dict):
+            out[key] = {k: v for k, v in value.items() if k not in SKIP_LISTS}
+        elif key.endswith("_config") and isinstance(value, dict):
+            inner = whatever_is_there(value)
+            out.update({key: inner} if inner.keys() & set(_WHOLE) else {})
     return out
 
 

@@ -29,6 +29,7 @@ def open_checkpoint(
     use_index: bool = True,
     full: bool = False,
     local: bool = False,
+    beside: bool = False,
 ) -> Checkpoint:
     """Headers of a checkpoint; what is wrong with its files is in `problems`, not raised.
 
@@ -42,6 +43,7 @@ def open_checkpoint(
         use_index: False lists the files of the folder and ignores its index.
         full: long values of GGUF metadata whole.
         local: the caller needs more than headers, from this machine.
+        beside: of a single safetensors file read `config.json` beside it, to judge it by.
     Raises:
         SourceNotFound: no such path or repository, or nothing in it that is a checkpoint.
         Unsupported: a form of SOURCE or file that is not read.
@@ -54,7 +56,7 @@ def open_checkpoint(
     checkpoint.revision, checkpoint.requested_revision = folder.revision, revision
     with no_collector():
         if file is not None:
-            _read_file(checkpoint, file, max_header, full)
+            _read_file(checkpoint, file, max_header, full, beside)
         else:
             _read_folder(checkpoint, max_header, use_index, full)
     checkpoint.requests = folder.requests
@@ -158,7 +160,9 @@ def _remote(source: str, revision: str | None, local: bool) -> tuple[Folder, str
     return open_remote(source)
 
 
-def _read_file(checkpoint: Checkpoint, file: str, max_header: int, full: bool) -> None:
+def _read_file(
+    checkpoint: Checkpoint, file: str, max_header: int, full: bool, beside: bool
+) -> None:
     """One file: an index, a graph, or a file of tensors."""
     tells = file.lower().endswith((".safetensors", ".json", ".onnx"))
     if file.lower().endswith(".index.json"):
@@ -170,7 +174,7 @@ def _read_file(checkpoint: Checkpoint, file: str, max_header: int, full: bool) -
 
         OnnxSet(checkpoint).file(file)
     else:
-        SafetensorsSet(checkpoint, max_header).file(file)
+        SafetensorsSet(checkpoint, max_header).file(file, beside)
 
 
 def _read_folder(checkpoint: Checkpoint, max_header: int, use_index: bool, full: bool) -> None:

@@ -176,6 +176,18 @@ def first_of(problems: list[Problem], severity: str, source: str) -> str | None:
     return ": ".join([*where, worst.message]) + more
 
 
+class Unlisted(NamedTuple):
+    """A file beside those that an index names.
+
+    Attributes:
+        nbytes: its size.
+        tensors: names in its header that no listed file has and the index does not name.
+    """
+
+    nbytes: int
+    tensors: list[str]
+
+
 @dataclass
 class Checkpoint:
     """Headers of a whole checkpoint, metadata files included, payload unread.
@@ -198,8 +210,12 @@ class Checkpoint:
         absent: {file that the index names and that is not there: names of the tensors it should
             hold}.
         orphans: names that headers have and the index does not give.
+        unlisted: {safetensors file that the index does not name: what its header says}. Its tensors
+            are not among `tensors`.
         doubled: {name that several files hold: those files, as they were read}.
         config, generation_config: `config.json`, `generation_config.json`, or {} without one.
+        partial: the file that the user named is one of several; completeness cannot be judged, and
+            `config` has only what does not depend on it.
         requested_revision: as the user wrote it, or None.
         index_hash, config_hash: SHA-256 (hex) of the bytes of the index and config file, or None.
         bytes_read, requests: what reading the headers cost.
@@ -219,11 +235,13 @@ class Checkpoint:
     problems: list[Problem] = field(default_factory=list)
     config: dict[str, Any] = field(default_factory=dict)
     generation_config: dict[str, Any] = field(default_factory=dict)
+    partial: bool = False
     requested_revision: str | None = None
     index: dict[str, Any] | None = None
     missing: list[str] = field(default_factory=list)
     orphans: list[str] = field(default_factory=list)
     absent: dict[str, list[str]] = field(default_factory=dict)
+    unlisted: dict[str, Unlisted] = field(default_factory=dict)
     doubled: dict[str, list[str]] = field(default_factory=dict)
     index_hash: str | None = None
     config_hash: str | None = None
