@@ -33,6 +33,7 @@ class Counted:
         partial: one of the files of a checkpoint, which says nothing about the whole.
         folder: where payloads can be read, None for record streams.
         gguf: what a GGUF model says of itself; a record stream was judged by its writer.
+        architecture: of a GGUF model, from a record stream too.
         revision: commit on the Hub, or None.
         format: of the checkpoint; None for record streams.
         read: paths of all files on this machine that were read, data files of graphs included.
@@ -54,6 +55,7 @@ class Counted:
     index_total_size: int | None = None
     folder: Folder | None = None
     gguf: GgufFacts | None = None
+    architecture: str | None = None
     revision: str | None = None
     format: str | None = None
     read: list[str] = field(default_factory=list)
@@ -154,10 +156,10 @@ def summary(
         **totals,
         "files": len(counted.files),
         "files_absent_from_numbering": absent_numbers(counted.files),
-        "missing": counted.missing,
-        "orphans": counted.orphans,
+        "missing": sorted(counted.missing),
+        "orphans": sorted(counted.orphans),
         "unlisted": counted.unlisted,
-        "duplicates": counted.duplicates,
+        "duplicates": sorted(counted.duplicates),
         "tied": facts["tied"],
         "schema_hash": schema_hash(counted.tensors),
         "index_hash": counted.index_hash,

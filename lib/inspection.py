@@ -52,7 +52,7 @@ def write_records(
         include, exclude: patterns of tensor names.
         full: long lists of the config in full.
     """
-    if checkpoint.config:
+    if checkpoint.config or checkpoint.config_hash is not None:
         values = layout_values(checkpoint.config, full)
         digest = checkpoint.config_hash
         partial = {"partial": True} if checkpoint.partial else {}
@@ -163,6 +163,7 @@ def counted(checkpoint: Checkpoint) -> Counted:
         index_total_size=(checkpoint.index or {}).get("total_size"),
         folder=checkpoint.folder if checkpoint.format == "safetensors" else None,
         gguf=checkpoint.gguf,
+        architecture=checkpoint.gguf.architecture if checkpoint.gguf else None,
         revision=checkpoint.revision,
         format=checkpoint.format,
         read=_read_here(checkpoint),
@@ -193,6 +194,7 @@ def counted_records(lines: Iterable[Record]) -> Counted:
     out = Counted()
     named: list[str] = []
     configs: list[tuple[Record, str | None]] = []
+    architectures: set[str | None] = set()
     indexes: list[Record] = []
     kinds: set[str] = set()
     seen: set[str | tuple[str, str]] = set()
@@ -223,6 +225,8 @@ def counted_records(lines: Iterable[Record]) -> Counted:
                 out.missing.append(problem.name)
             if problem.name and problem.code == "duplicate-tensor":
                 out.duplicates.append(problem.name)
+        elif kind == "gguf":
+            architectures.add(_text(record.get("architecture")))
         elif kind == "config":
             values = record.get("values")
             if isinstance(values, dict):
@@ -249,6 +253,8 @@ def counted_records(lines: Iterable[Record]) -> Counted:
     out.files = named or list(dict.fromkeys(t.file for t in out.tensors))
     if configs and all(c == configs[0] for c in configs):
         out.config, out.config_hash = configs[0]
+    if len(architectures) == 1:
+        (out.architecture,) = architectures
     if len(indexes) == 1:
         out.index_hash = _text(indexes[0].get("sha256"))
         total = indexes[0].get("total_size")
