@@ -30,6 +30,8 @@ def judge(counted: Counted) -> dict[str, Any]:
     family = family or gguf.family(counted.architecture)
     experts = detect(counted.tensors, counted.config)
     quantization, found = preflight(counted.tensors, names, counted.config, counted.folder)
+    if counted.partial:  # the others are elsewhere
+        found = [p for p in found if p.code != "missing-table-shard"]
     _add(counted, found)
     _add(counted, experts.as_problems(index=False))
     return {

@@ -79,7 +79,7 @@ class Tensor(NamedTuple):
         return fields
 
 
-def in_components(tensors: Sequence[Tensor] | Iterable[Tensor]) -> Iterable[Tensor]:
+def in_components(tensors: Iterable[Tensor]) -> Sequence[Tensor]:
     """The tensors; those of components called COMPONENT/NAME, as several may have one name."""
     rows = tensors if isinstance(tensors, Sequence) else list(tensors)
     if not any(map(_COMPONENT, rows)):

@@ -10,7 +10,7 @@ from typing import Any
 from ..checkpoint.folder import Folder
 from ..checkpoint.tensor import Problem, Tensor, in_components
 from . import scale_values, skip_list
-from .pairs import Pairs, pair
+from .pairs import Pairs, pair, table_problems
 from .settings import read_settings
 
 _ROLE = itemgetter(7)
@@ -36,10 +36,11 @@ def preflight(
         if not tensors:
             return None, []
     settings = read_settings(config)
-    pairs = pair(list(in_components(tensors)), settings)
+    placed = in_components(tensors)
+    pairs = pair(placed, settings)
     if not (pairs.scale_of or pairs.unpaired or settings.method or pairs.orphans):
         return None, pairs.problems
-    problems = list(pairs.problems)
+    problems = pairs.problems + table_problems(placed)
     skipped = skip_list.judge(pairs, tensors, names) if settings.listed else None
     values = None
     if folder is not None and folder.local and pairs.scales:
