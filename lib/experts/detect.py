@@ -121,8 +121,8 @@ def detect(
     sizes = ConfigSizes(dict(config or {}))
     groups = [_examine(c, towers[_tower(c.name)], sizes) for c in containers]
     told = {p.get("tensor") for g in groups for p in g.problems}
-    files = {t.name: t.file for t in rows if t.name in told} if told else {}
-    return Detection(groups, found, files)
+    homes = {t.name: t.file for t in rows if t.name in told} if told else {}
+    return Detection(groups, found, homes)
 
 
 def detect_checkpoint(checkpoint: Checkpoint) -> Detection:
