@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from .failure import READER_CLOSED, failure
-from .lib.errors import printable
+from .lib.errors import printable, without_secrets
 from .lib.record_formats import Delimited, JsonLines, Sink, Table, Words
 from .lib.records import Record, Stream
 from .progress import Lines, NoBar, terminal_bar
@@ -85,7 +85,7 @@ class Console:
     def say(self, message: str) -> None:
         """One line on standard error: `ntool COMMAND: message`."""
         name = f"ntool {self.command}" if self.command else "ntool"
-        print(f"{name}: {printable(message)}", file=sys.stderr)
+        print(f"{name}: {printable(without_secrets(message))}", file=sys.stderr)
 
     def detail(self, message: str) -> None:
         """One line on standard error with -v."""
@@ -129,7 +129,8 @@ class Console:
             sink = Table(out)
         else:
             sink = Delimited(out, main, "," if self.records == "csv" else "\t", self.problem)
-        stream = Stream(sink, source=source, **begin)
+        shown = None if source is None else without_secrets(source)
+        stream = Stream(sink, source=shown, **begin)
         ended = False
         end = stream.end
 
@@ -152,7 +153,8 @@ class Console:
             # the error itself is what the user must see, not a second one of writing about it
             with suppress(OSError):
                 if not ended and found.message:
-                    stream.error(type(e).__name__, found.code, found.message)
+                    text = without_secrets(found.message)
+                    stream.error(type(e).__name__, found.code, text)
                 elif not ended:  # typer.Exit: only a code, the records are whole
                     stream.end()
                 sink.close()

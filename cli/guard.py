@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 
 from .console import Unfailing, console
 from .failure import ENVIRONMENT, INTERRUPTED, USAGE, failure
+from .lib.errors import without_secrets
 
 
 def run(arguments: list[str]) -> int:
@@ -84,9 +85,10 @@ def report(error: BaseException) -> int:
     if found.message:
         console.say(found.message)
     if found.hint:
-        print(f"hint: {found.hint}", file=sys.stderr)
+        print(f"hint: {without_secrets(found.hint)}", file=sys.stderr)
     if found.bug or (console.verbose and found.message):
-        traceback.print_exception(error)
+        lines = traceback.format_exception(error)
+        print(without_secrets("".join(lines)), end="", file=sys.stderr)
     return found.code
 
 

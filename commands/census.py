@@ -87,10 +87,14 @@ def census(
     from ..lib.checkpoint.source import local_wins
     from ..lib.checkpoint.strict_json import no_collector
     from ..lib.checkpoint.tensor import exit_code, first_of
+    from ..lib.errors import without_secrets
 
-    if source == against == "-":
-        raise typer.BadParameter("only one of SOURCE and --against can be standard input")
-    new_files = NewFiles(source, plot, repair_index, force, revision)
+    inputs = (against, expect, groups)
+    if (source, *inputs).count("-") > 1:
+        raise typer.BadParameter(
+            "only one of SOURCE, --against, --expect and --groups can be standard input"
+        )
+    new_files = NewFiles(source, plot, repair_index, force, revision, inputs)
     with no_collector(), console.stream(main="group", source=source, hold=source != "-") as stream:
         for note in filter(None, map(local_wins, filter(None, (source, against)))):
             console.note(note)
@@ -99,6 +103,7 @@ def census(
         counted = inspection.read(source, max_header, revision)
         if source != "-":
             stream.begin(revision=counted.revision)
+        new_files.check(counted, other)
         facts = judgement.judge(counted)
         rows = [
             counting.groups(counted.tensors, label, key)
@@ -110,7 +115,8 @@ def census(
             stream.write_all("group", of_key)
         if other is not None and against is not None:
             counted.problems += [p for p in other.problems if p.malformed]
-            counted.problems += comparison.differences(counted.tensors, other.tensors, against)
+            name = without_secrets(against)
+            counted.problems += comparison.differences(counted.tensors, other.tensors, name)
         if expected is not None:
             counted.problems += comparison.unexpected(summary, expected)
         stream.write_all("problem", (p.record() for p in counted.problems))

@@ -61,6 +61,7 @@ def inspect_headers(
                 max_header=max_header,
                 use_index=not no_index,
                 full=full,
+                beside=True,
             )
             stream.begin(format=checkpoint.format, revision=checkpoint.revision)
             records, found = gguf.described(checkpoint.gguf, checkpoint.tensors.values())

@@ -29,9 +29,15 @@ class Counted:
         files: names of the files that hold them.
         missing, orphans, duplicates: names of tensors.
         absent: {file that the index names and that is not there: tensors it should hold}.
+        unlisted: {file that the index does not name: names of tensors that only it has}.
+        partial: one of the files of a checkpoint, which says nothing about the whole.
         folder: where payloads can be read, None for record streams.
         gguf: what a GGUF model says of itself; a record stream was judged by its writer.
+        architecture: of a GGUF model, from a record stream too.
         revision: commit on the Hub, or None.
+        format: of the checkpoint; None for record streams.
+        read: paths of all files on this machine that were read, data files of graphs included.
+        index: the one of them that is the index, or None.
     """
 
     tensors: list[Tensor] = field(default_factory=list)
@@ -42,12 +48,18 @@ class Counted:
     orphans: list[str] = field(default_factory=list)
     duplicates: list[str] = field(default_factory=list)
     absent: dict[str, list[str]] = field(default_factory=dict)
+    unlisted: dict[str, list[str]] = field(default_factory=dict)
+    partial: bool = False
     index_hash: str | None = None
     config_hash: str | None = None
     index_total_size: int | None = None
     folder: Folder | None = None
     gguf: GgufFacts | None = None
+    architecture: str | None = None
     revision: str | None = None
+    format: str | None = None
+    read: list[str] = field(default_factory=list)
+    index: str | None = None
 
 
 class Tally:
@@ -144,9 +156,10 @@ def summary(
         **totals,
         "files": len(counted.files),
         "files_absent_from_numbering": absent_numbers(counted.files),
-        "missing": counted.missing,
-        "orphans": counted.orphans,
-        "duplicates": counted.duplicates,
+        "missing": sorted(counted.missing),
+        "orphans": sorted(counted.orphans),
+        "unlisted": counted.unlisted,
+        "duplicates": sorted(counted.duplicates),
         "tied": facts["tied"],
         "schema_hash": schema_hash(counted.tensors),
         "index_hash": counted.index_hash,

@@ -74,7 +74,7 @@ def draw(groups: list[dict[str, Any]], by: str, title: str, out: BinaryIO) -> No
     starts = [0.0] * len(rows)
     for i, dtype in enumerate(dtypes):
         widths = [parts.get(dtype, 0) / unit for _, parts, _ in rows]
-        axes.barh(range(len(rows)), widths, left=starts, label=dtype, color=_COLORS[i % 10])
+        axes.barh(range(len(rows)), widths, left=starts, label=_label(dtype), color=_COLORS[i % 10])
         starts = [a + b for a, b in zip(starts, widths, strict=True)]
     for y, (_, parts, tensors) in enumerate(rows):
         text = f" {_size(sum(parts.values()))} · {_tensors(tensors)}"

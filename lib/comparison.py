@@ -21,32 +21,61 @@ MAX_EXPECTED = 256_000_000
 def differences(ours: Iterable[Tensor], theirs: Iterable[Tensor], other: str) -> Iterator[Problem]:
     """Tensors that were added, removed, reshaped or retyped, compared by name.
 
+    Where one side has several components, a tensor is known by its component and name. A side
+    without any, or two sides of one component each, are compared by names alone: one graph may be
+    called otherwise than the other.
+
     Args:
         ours: the tensors that are judged; `added` ones are only here.
         theirs: those of the checkpoint that is the measure.
         other: its name, for messages.
     """
-    new = {t.name: t for t in ours}
-    old = {t.name: t for t in theirs}
-    for name, t in new.items():
-        was = old.get(name)
-        if was is None:
-            yield Problem("tensor-added", f"not in {other}", file=t.file, name=name)
+    ours, theirs = list(ours), list(theirs)
+    apart = _told_apart(ours, theirs)
+    new, old = _by_place(ours, apart), _by_place(theirs, apart)
+    for place, here in new.items():
+        there = old.get(place)
+        if there is None:
+            for t in here:
+                yield Problem("tensor-added", f"not in {other}", file=t.file, name=t.name)
             continue
-        if t.shape != was.shape:
-            message = f"shape: found {list(t.shape)}, expected {list(was.shape)} ({other})"
-            yield Problem("tensor-reshaped", message, file=t.file, name=name)
-        if t.dtype != was.dtype:
-            message = f"dtype: found {t.dtype}, expected {was.dtype} ({other})"
-            yield Problem("tensor-retyped", message, file=t.file, name=name)
-    for name in old:
-        if name not in new:
-            yield Problem("tensor-removed", f"in {other}, but not here", name=name)
-    for is_now, was_then in renames(
-        [t for n, t in new.items() if n not in old], [t for n, t in old.items() if n not in new]
-    ):
+        for t in here:
+            yield from _changed(t, there, other)
+    gone = [t for place, there in old.items() if place not in new for t in there]
+    for t in gone:
+        where = f"component '{t.component}' of {other}" if apart and t.component else other
+        yield Problem("tensor-removed", f"in {where}, but not here", name=t.name)
+    came = [t for place, here in new.items() if place not in old for t in here]
+    for is_now, was_then in renames(came, gone):
         message = f"a guess: '{was_then}' of {other}, by dtype, shape and order"
         yield Problem("rename-guess", message, severity="info", name=is_now)
+
+
+def _told_apart(ours: list[Tensor], theirs: list[Tensor]) -> bool:
+    """Whether components tell tensors of one name apart, on both sides."""
+    sides = [{t.component for t in side} for side in (ours, theirs)]
+    named = [side - {None} for side in sides]
+    return all(named) and max(map(len, named)) > 1
+
+
+def _by_place(tensors: list[Tensor], apart: bool) -> dict[Any, list[Tensor]]:
+    """Tensors by name, or by component and name; several where components are not told apart."""
+    found: dict[Any, list[Tensor]] = {}
+    for t in tensors:
+        found.setdefault((t.component, t.name) if apart else t.name, []).append(t)
+    return found
+
+
+def _changed(t: Tensor, there: list[Tensor], other: str) -> Iterator[Problem]:
+    """In what a tensor differs from each of those that it is compared with."""
+    for shape in dict.fromkeys(was.shape for was in there):
+        if t.shape != shape:
+            message = f"shape: found {list(t.shape)}, expected {list(shape)} ({other})"
+            yield Problem("tensor-reshaped", message, file=t.file, name=t.name)
+    for dtype in dict.fromkeys(was.dtype for was in there):
+        if t.dtype != dtype:
+            message = f"dtype: found {t.dtype}, expected {dtype} ({other})"
+            yield Problem("tensor-retyped", message, file=t.file, name=t.name)
 
 
 def renames(added: Iterable[Tensor], removed: Iterable[Tensor]) -> Iterator[tuple[str, str]]:

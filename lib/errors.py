@@ -5,6 +5,7 @@ Exit codes are a contract (docs/exit-codes.md): scripts branch on them.
 
 from __future__ import annotations
 
+import re
 import unicodedata
 
 MAX_ECHO = 200
@@ -16,6 +17,21 @@ MAX_WHAT = 2000
 def shorten(text: str, limit: int) -> str:
     """At most `limit` characters; of a longer text the beginning, and `...`."""
     return text if len(text) <= limit else text[: limit - 3] + "..."
+
+
+_ADDRESS = re.compile(
+    r"""([A-Za-z][A-Za-z0-9+.-]*://)            # scheme
+        (?:[^\s/?\#'"]*@)?                      # user and password
+        ([^\s?\#'"]*)
+        (?:[?\#]\S*?(?=[:;,.)'"\]]*(?:\s|$)))?  # query, up to the sentence around it
+    """,
+    re.VERBOSE,
+)
+
+
+def without_secrets(text: str) -> str:
+    """Text whose addresses have lost user, password and query: what signs a request is a secret."""
+    return _ADDRESS.sub(r"\1\2", text) if "://" in text else text
 
 
 def printable(text: object) -> str:
@@ -44,7 +60,7 @@ def _echo(value: object, limit: int) -> str:
         text = str(value)
     except ValueError:  # an integer beyond the interpreter's limit of digits
         text = "an integer of thousands of digits"
-    return shorten(printable(shorten(text, limit)), limit)
+    return shorten(printable(without_secrets(shorten(text, limit))), limit)
 
 
 class NtoolError(Exception):

@@ -15,6 +15,7 @@ from .checkpoint.config import layout_values
 from .checkpoint.regular_file import reading, standard_input
 from .checkpoint.safetensors_header import MAX_HEADER
 from .checkpoint.source import open_checkpoint
+from .checkpoint.strict_json import MAX_INTEGER
 from .checkpoint.tensor import BITS, Checkpoint, Problem, Tensor
 from .errors import InputError, UsageProblem
 from .experts.detect import detect_checkpoint
@@ -24,6 +25,10 @@ from .records import read as records_of_stream
 Record = dict[str, Any]
 HEADER_KINDS = {"tensor", "metadata", "config", "file"}
 """Kinds that inspect-headers writes; a stream with none of them is of another command."""
+
+
+TOO_LARGE = -1
+"""Bytes of a tensor that no file holds, or whose number of elements is none of a file's."""
 
 
 def wanted(name: str, include: Sequence[str] | None, exclude: Sequence[str] | None) -> bool:
@@ -47,10 +52,11 @@ def write_records(
         include, exclude: patterns of tensor names.
         full: long lists of the config in full.
     """
-    if checkpoint.config:
+    if checkpoint.config or checkpoint.config_hash is not None:
         values = layout_values(checkpoint.config, full)
         digest = checkpoint.config_hash
-        stream.write("config", path="config.json", values=values, sha256=digest)
+        partial = {"partial": True} if checkpoint.partial else {}
+        stream.write("config", path="config.json", values=values, sha256=digest, **partial)
     stream.write_all("file", _files(checkpoint))
     orphans = frozenset(checkpoint.orphans)
     chosen: Iterable[tuple[Tensor, bool]] = (
@@ -88,6 +94,8 @@ def _files(checkpoint: Checkpoint) -> Iterator[Record]:
         yield {"path": path, "nbytes": nbytes, "role": "tensors", **facts}
     for path, names in checkpoint.absent.items():
         yield {"path": path, "nbytes": None, "role": "absent", "tensors": names}
+    for path, unlisted in checkpoint.unlisted.items():
+        yield {"path": path, "role": "unlisted", **unlisted._asdict()}
 
 
 def _lines(chosen: Iterable[tuple[Tensor, bool]]) -> Iterator[str]:
@@ -127,7 +135,8 @@ def read(source: str, max_header: int = MAX_HEADER, revision: str | None = None)
         SourceNotFound, Unsupported: as `open_checkpoint`.
     """
     if source != "-":
-        return counted(open_checkpoint(source, max_header=max_header, revision=revision))
+        found = open_checkpoint(source, max_header=max_header, revision=revision, beside=True)
+        return counted(found)
     if revision is not None:
         raise UsageProblem("'-': --revision is for sources on the Hub")
     lines = io.TextIOWrapper(standard_input(), encoding="utf-8", newline="\n")
@@ -147,13 +156,29 @@ def counted(checkpoint: Checkpoint) -> Counted:
         orphans=checkpoint.orphans,
         duplicates=duplicates,
         absent=checkpoint.absent,
+        unlisted={name: u.tensors for name, u in checkpoint.unlisted.items()},
+        partial=checkpoint.partial,
         index_hash=checkpoint.index_hash,
         config_hash=checkpoint.config_hash,
         index_total_size=(checkpoint.index or {}).get("total_size"),
         folder=checkpoint.folder if checkpoint.format == "safetensors" else None,
         gguf=checkpoint.gguf,
+        architecture=checkpoint.gguf.architecture if checkpoint.gguf else None,
         revision=checkpoint.revision,
+        format=checkpoint.format,
+        read=_read_here(checkpoint),
+        index=checkpoint.path(checkpoint.index["path"]) if checkpoint.index else None,
     )
+
+
+def _read_here(checkpoint: Checkpoint) -> list[str]:
+    """Paths of the files of a checkpoint on this machine that were read or looked up."""
+    if not checkpoint.folder.local:
+        return []
+    index = [checkpoint.index["path"]] if checkpoint.index else []
+    names = [*index, "config.json", "generation_config.json", *checkpoint.files]
+    names += checkpoint.unlisted
+    return [checkpoint.path(name) for name in names]
 
 
 def counted_records(lines: Iterable[Record]) -> Counted:
@@ -169,15 +194,27 @@ def counted_records(lines: Iterable[Record]) -> Counted:
     out = Counted()
     named: list[str] = []
     configs: list[tuple[Record, str | None]] = []
+    architectures: set[str | None] = set()
     indexes: list[Record] = []
     kinds: set[str] = set()
+    seen: set[str | tuple[str, str]] = set()
     for record in lines:
         kind = record["kind"]
         kinds.add(kind)
-        if kind == "tensor":
+        if kind == "begin":
+            seen.clear()
+        elif kind == "tensor":
             if record.get("role") in ("input", "output"):
                 continue  # a port of a graph: nothing is stored
             tensor = _tensor(record)
+            place = (tensor.component, tensor.name) if tensor.component else tensor.name
+            if place in seen:
+                message = "twice in one stream, counted once"
+                told = Problem("duplicate-tensor", message, file=tensor.file, name=tensor.name)
+                out.problems.append(told)
+                out.duplicates.append(tensor.name)
+                continue
+            seen.add(place)
             out.tensors.append(tensor)
             if record.get("orphan") is True:
                 out.orphans.append(tensor.name)
@@ -188,10 +225,13 @@ def counted_records(lines: Iterable[Record]) -> Counted:
                 out.missing.append(problem.name)
             if problem.name and problem.code == "duplicate-tensor":
                 out.duplicates.append(problem.name)
+        elif kind == "gguf":
+            architectures.add(_text(record.get("architecture")))
         elif kind == "config":
             values = record.get("values")
             if isinstance(values, dict):
                 configs.append((values, _text(record.get("sha256"))))
+                out.partial |= record.get("partial") is True
         elif kind == "file":
             path = _text(record.get("path")) or ""
             if record.get("role") in ("tensors", "graph", "data"):
@@ -202,6 +242,9 @@ def counted_records(lines: Iterable[Record]) -> Counted:
                 names = [n for n in record["tensors"] if isinstance(n, str)]
                 out.absent.setdefault(path, []).extend(names)
                 out.missing += names
+            elif record.get("role") == "unlisted" and isinstance(record.get("tensors"), list):
+                names = [n for n in record["tensors"] if isinstance(n, str)]
+                out.unlisted.setdefault(path, []).extend(names)
     if not kinds & HEADER_KINDS and kinds - {"begin", "end"}:
         found = ", ".join(sorted(kinds - {"begin", "end"}))
         raise InputError(
@@ -210,10 +253,12 @@ def counted_records(lines: Iterable[Record]) -> Counted:
     out.files = named or list(dict.fromkeys(t.file for t in out.tensors))
     if configs and all(c == configs[0] for c in configs):
         out.config, out.config_hash = configs[0]
+    if len(architectures) == 1:
+        (out.architecture,) = architectures
     if len(indexes) == 1:
         out.index_hash = _text(indexes[0].get("sha256"))
         total = indexes[0].get("total_size")
-        out.index_total_size = total if type(total) is int else None
+        out.index_total_size = total if _count(total) else None
     return out
 
 
@@ -222,14 +267,16 @@ def _text(value: Any) -> str | None:
 
 
 def _count(value: Any) -> bool:
-    return type(value) is int and value >= 0
+    return type(value) is int and 0 <= value <= MAX_INTEGER
 
 
 @cache
 def _nbytes(dtype: str, shape: tuple[int, ...]) -> int | None:
-    """Bytes of a tensor of a safetensors type; None of another type."""
-    bits = BITS.get(dtype)
-    return None if bits is None else (math.prod(shape) * bits + 7) // 8
+    """Bytes of a tensor of a safetensors type; None of another type; TOO_LARGE."""
+    bits, params = BITS.get(dtype), math.prod(shape)
+    if params > MAX_INTEGER:
+        return TOO_LARGE
+    return None if bits is None else (params * bits + 7) // 8
 
 
 def _tensor(record: Record) -> Tensor:
@@ -252,6 +299,9 @@ def _tensor(record: Record) -> Tensor:
         )
     sizes = tuple(shape)
     size = _nbytes(dtype, sizes)
+    if size == TOO_LARGE:
+        what = f"tensor record '{name}': 'shape': elements"
+        raise InputError(what, found="more", expected=f"<= {MAX_INTEGER}")
     if size is not None and nbytes != size:
         raise InputError(
             f"tensor record '{name}': 'nbytes'",

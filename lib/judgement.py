@@ -7,6 +7,7 @@ from typing import Any
 from .census import Counted
 from .checkpoint import grouping
 from .checkpoint.config import tied
+from .checkpoint.gguf_set import is_gguf
 from .checkpoint.tensor import Problem
 from .experts.detect import detect
 from .families import gguf, recognise
@@ -21,11 +22,16 @@ def judge(counted: Counted) -> dict[str, Any]:
     """
     names = frozenset(t.name for t in counted.tensors)
     family = recognise.recognise(counted.config, names)
-    components, found = recognise.completeness(family, counted.config, names)
-    counted.problems += found + gguf.judge(counted.gguf, counted.tensors)
-    family = family or gguf.family(counted.gguf)
+    whole = {} if counted.partial else counted.config
+    components, found = recognise.completeness(family, whole, names)
+    demanded = gguf.judge(counted.gguf, counted.tensors)
+    counted.missing += [p.name for p in demanded if p.name and p.code == "missing-tensor"]
+    counted.problems += found + demanded
+    family = family or gguf.family(counted.architecture)
     experts = detect(counted.tensors, counted.config)
     quantization, found = preflight(counted.tensors, names, counted.config, counted.folder)
+    if counted.partial:  # the others are elsewhere
+        found = [p for p in found if p.code != "missing-table-shard"]
     _add(counted, found)
     _add(counted, experts.as_problems(index=False))
     return {
@@ -57,6 +63,6 @@ def keys(
     """
     if groups is not None:
         return [("groups", grouping.by_file(groups))]
-    rules = recognise.rules(family, gguf=any(f.endswith(".gguf") for f in counted.files))
+    rules = recognise.rules(family, gguf=any(map(is_gguf, counted.files)))
     wanted = by or (["family"] if family else ["prefix"])
     return [(b, grouping.key_for(b, *rules)) for b in wanted]

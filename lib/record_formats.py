@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import shutil
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import Any, Protocol, TextIO
 
@@ -76,14 +76,18 @@ class Words:
 
 
 class Delimited:
-    """csv or tsv of one kind of record (the command's main one), with a header row.
+    """csv or tsv of one kind of record (the command's main one), with a header row. Quotes are of
+    csv; tsv has escapes.
 
     Records of other kinds have other columns and would break the table; `problem` records are
     handed to `aside`, which tells them on standard error.
     """
 
     def __init__(self, out: TextIO, main: str, delimiter: str, aside: Any) -> None:
-        self._rows = csv.writer(out, delimiter=delimiter, lineterminator="\n")
+        self._write: Callable[[Iterable[str]], Any] = csv.writer(out, lineterminator="\n").writerow
+        self._plain = _plain
+        if delimiter == "\t":
+            self._write, self._plain = (lambda row: out.write("\t".join(row) + "\n")), _escaped
         self._main, self._aside = main, aside
         self._columns: tuple[str, ...] | None = COLUMNS.get(main)
         self._header = False
@@ -96,13 +100,28 @@ class Delimited:
         if self._columns is None:
             self._columns = tuple(k for k in record if k != "kind")
         if not self._header:
-            self._rows.writerow(self._columns)
+            self._write(self._columns)
             self._header = True
-        self._rows.writerow([_plain(record.get(c)) for c in self._columns])
+        self._write([self._plain(record.get(c)) for c in self._columns])
 
     def close(self) -> None:
         if not self._header and self._columns:
-            self._rows.writerow(self._columns)
+            self._write(self._columns)
+
+
+_ESCAPES = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
+
+
+def _escaped(value: Any) -> str:
+    """A cell of tsv, as jq's `@tsv` writes it: nothing is quoted; tab, line feed, carriage return
+    and backslash are `\\t`, `\\n`, `\\r` and `\\\\`."""
+    if isinstance(value, dict | list) and not _numbers(value):
+        value = dumps({"v": value})[5:-1]
+    return printable(value.translate(_ESCAPES)) if isinstance(value, str) else _plain(value)
+
+
+def _numbers(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(v, int) for v in value)
 
 
 def _plain(value: Any) -> str:
@@ -110,7 +129,7 @@ def _plain(value: Any) -> str:
         return ""
     if value is True or value is False:
         return str(value).lower()
-    if isinstance(value, list) and all(isinstance(v, int) for v in value):
+    if _numbers(value):
         return ",".join(map(str, value))
     if isinstance(value, dict | list):
         return printable(dumps({"v": value})[5:-1])

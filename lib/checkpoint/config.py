@@ -12,8 +12,9 @@ from .tensor import Problem
 
 MAX_CONFIG = 16_000_000
 """Largest config that is read, bytes."""
-MAX_LISTED = 64
-"""Longest list of a config that a record repeats; of longer ones it tells length and head."""
+MAX_LISTED = 1024
+"""Longest list of a config that a record repeats (a value a layer); of longer ones it tells length
+and head."""
 
 _LAYOUT = re.compile(
     r"""architectures | model_type | (?:torch_)?dtype | template | tie_word_embeddings
@@ -23,6 +24,8 @@ _LAYOUT = re.compile(
     re.VERBOSE,
 )
 _WHOLE = ("quantization_config", "compression_config")
+SKIP_LISTS = ("modules_to_not_convert", "ignored_layers", "ignore")
+"""Keys of the names of modules that stay as they are."""
 
 
 def read_config(folder: Folder, file: str) -> tuple[dict[str, Any], str, int, list[Problem]]:
@@ -66,7 +69,7 @@ def layout_values(config: dict[str, Any], full: bool = False) -> dict[str, Any]:
     """The values of a config that decide names, shapes and dtypes of tensors.
 
     Args:
-        full: repeat long lists (the skip list of a quantised checkpoint) in full.
+        full: repeat long lists in full; a skip list always is.
     """
     out: dict[str, Any] = {}
     for key, value in config.items():
@@ -81,9 +84,22 @@ def layout_values(config: dict[str, Any], full: bool = False) -> dict[str, Any]:
     return out
 
 
+def whatever_is_there(config: dict[str, Any]) -> dict[str, Any]:
+    """The part of a config that holds for a part of its tensors as well: what the model is, and how
+    tensors are quantised; no numbers of layers and experts, no list of modules."""
+    out = {k: v for k, v in config.items() if k in ("architectures", "model_type")}
+    for key, value in config.items():
+        if key in _WHOLE and isinstance(value, dict):
+            out[key] = {k: v for k, v in value.items() if k not in SKIP_LISTS}
+        elif key.endswith("_config") and isinstance(value, dict):
+            inner = whatever_is_there(value)
+            out.update({key: inner} if inner.keys() & set(_WHOLE) else {})
+    return out
+
+
 def _shorten(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {k: _shorten(v) for k, v in value.items()}
+    if isinstance(value, dict):  # skip lists are whole: tensors are judged by them
+        return {k: v if k in SKIP_LISTS else _shorten(v) for k, v in value.items()}
     if isinstance(value, list) and len(value) > MAX_LISTED:
         return {"type": "list", "length": len(value), "head": value[:4]}
     return value

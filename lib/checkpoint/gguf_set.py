@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 from ..errors import UsageProblem
@@ -80,11 +82,12 @@ class GgufSet:
         self._facts = GgufFacts()
 
     def file(self, name: str) -> None:
-        """The model that a file belongs to: its whole set, found by name in the same folder, or
-        the file alone."""
+        """The model that a file belongs to: its whole set, found in the same folder by name, or by
+        what parts say of themselves; or the file alone."""
         part = _PART.fullmatch(name)
         if part is None:
-            self._fill(self._read([name]), named=None)
+            [header] = self._read([name])
+            self._renamed([header, *self._siblings(header)])
         else:
             self._split(part["stem"], int(part["count"]), name)
 
@@ -105,9 +108,8 @@ class GgufSet:
                 sets.setdefault((part["stem"], int(part["count"])), name)
         if not sets and len(others) > 1:
             headers = self._read(others)
-            # parts may have been renamed: then their own numbers say that they belong together
-            if all(_number(h, "split.count") == len(headers) for h in headers):
-                self._fill(sorted(headers, key=lambda h: _number(h, "split.no") or 0), named=None)
+            if _one_set(headers):
+                self._renamed(headers)
                 return
         models = [*sets.values(), *others]
         if len(models) > 1:
@@ -131,7 +133,13 @@ class GgufSet:
         ending = given[-len(ENDING) :]
         of = given[-len(f"-of-00000{ENDING}") : -len(ENDING)]
         names = [f"{stem}-{i:05d}{of}{ending}" for i in range(1, count + 1)]
-        there = set(self.checkpoint.folder.names())
+        folder = self.checkpoint.folder
+        there = set(folder.names())
+        if not there:  # a web server lists nothing, but can be asked
+            asked = [n for n in names if n != given]
+            there = {
+                n for n, ok in zip(asked, folder.each(folder.exists, asked), strict=True) if ok
+            }
         absent = [n for n in names if n not in there and n != given]
         self._facts.count = count
         gone = set(absent)
@@ -171,10 +179,6 @@ class GgufSet:
         """
         checkpoint, facts = self.checkpoint, self._facts
         checkpoint.format = "gguf"
-        if named is None:
-            facts.count = max(len(headers), 1)
-            if len(headers) == 1:
-                self._lone_part(headers[0])
         homes: dict[str, list[str]] = {}
         for h in headers:
             checkpoint.problems += h.problems
@@ -198,16 +202,40 @@ class GgufSet:
             self._architecture(readable, first)
         checkpoint.gguf = facts
 
-    def _lone_part(self, header: GgufHeader) -> None:
-        """A part under a name that does not lead to the others: what it holds is sound."""
-        count = _number(header, "split.count")
-        if count is not None and count > 1:
-            self._facts.count = count
-            number = header.values.get("split.no")
-            message = f"split.no {number} of {count}: the other parts are not found by this name"
+    def _siblings(self, header: GgufHeader) -> list[GgufHeader]:
+        """The other parts of the set that a file of another name says it is of: those files of a
+        folder on this machine that say the same of the set, where no two say the same number."""
+        folder = self.checkpoint.folder
+        if _set_of(header) is None or not folder.local:
+            return []
+        names = [n for n in folder.names() if is_gguf(n) and n != header.file][:MAX_PARTS]
+        others = [h for h in self._read(names) if _set_of(h) == _set_of(header)]
+        numbers = Counter(_number(h, "split.no") for h in others)
+        own = _number(header, "split.no")
+        return [h for h in others if (n := _number(h, "split.no")) != own and numbers[n] == 1]
+
+    def _renamed(self, headers: list[GgufHeader]) -> None:
+        """A file alone, or the parts of a set whose names do not say so; what is missing of it."""
+        headers = sorted(headers, key=lambda h: _number(h, "split.no") or 0)
+        found = _set_of(headers[0])
+        self._facts.count = count = found[0] if found else len(headers)
+        self._fill(headers, named=None)
+        there = {n for h in headers if (n := _number(h, "split.no")) is not None and n < count}
+        absent = count - len(there) if found else 0
+        if not absent or len(headers) == count:  # then numbers are wrong, and that is told
+            return
+        first = headers[0]
+        if len(headers) == 1 and not first.tensor_count:  # metadata alone are whole
+            message = f"split.no {first.values.get('split.no')} of {count}, without tensors: the "
+            message += "other parts are not found by this name"
             self.checkpoint.problems.append(
-                Problem("lone-part", message, severity="info", file=header.file)
+                Problem("lone-part", message, severity="info", file=first.file)
             )
+            return
+        numbers = islice((str(i) for i in range(count) if i not in there), _SHOWN)
+        shown = ", ".join(numbers) + (", ..." if absent > _SHOWN else "")
+        message = f"{absent} of {count} parts are not found in its folder: split.no {shown}"
+        self._problem("missing-shard", message, first.file)
 
     def _numbers(self, headers: list[GgufHeader], named: list[str] | None) -> GgufHeader | None:
         """Check `split.no`, `split.count` and `split.tensors.count`; the first part."""
@@ -281,6 +309,21 @@ class GgufSet:
             if other != value:
                 message = f"{ARCHITECTURE}: found {other!r}, expected {value!r} as in {first.file}"
                 self._problem("bad-split", message, h.file)
+
+
+def _set_of(header: GgufHeader) -> tuple[int, int | None] | None:
+    """(parts, tensors) of the set that a part says it is of; None of a whole model."""
+    count = _number(header, "split.count")
+    return (count, _number(header, "split.tensors.count")) if count and count > 1 else None
+
+
+def _one_set(headers: list[GgufHeader]) -> bool:
+    """Whether files are parts of one set by their own numbers, if not all of them."""
+    sets = set(map(_set_of, headers))
+    numbers = {_number(h, "split.no") for h in headers}
+    count = next(iter(sets))
+    whole = count is not None and count[0] == len(headers)
+    return len(sets) == 1 and count is not None and (whole or len(numbers) == len(headers))
 
 
 def _number(header: GgufHeader, key: str) -> int | None:

@@ -7,7 +7,8 @@ from contextlib import contextmanager
 from typing import TypeVar
 from urllib.parse import quote, unquote, urlsplit
 
-from ..errors import EnvironmentProblem, SourceNotFound, Unsupported
+from ..errors import EnvironmentProblem, SourceNotFound, Unsupported, UsageProblem
+from .connections import origin
 from .folder import NotReadable, Readable
 from .paths import path_fault
 from .range_client import Part, RangeClient, Refused
@@ -20,10 +21,15 @@ def open_http(url: str) -> tuple[HttpFolder, str]:
     """The folder of a file's address, and the file's name.
 
     Raises:
+        UsageProblem: it is no address.
         Unsupported: the address names no file.
         SourceNotFound, EnvironmentProblem: the file cannot be read.
     """
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+        origin(parts)
+    except ValueError as e:
+        raise UsageProblem(f"{url}: no web address: {e}", expected="https://HOST/FILE") from e
     inside, _, last = parts.path.rpartition("/")
     name = unquote(last)
     if not parts.netloc or "/" in name or path_fault(name):

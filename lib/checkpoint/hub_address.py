@@ -43,7 +43,7 @@ def short(source: str) -> Address | None:
 
 
 def long(source: str) -> Address:
-    """`hf://OWNER/NAME[@REV][/FILE]`, also with `models/` before OWNER.
+    """`hf://OWNER/NAME[@REV][/FILE]`, also with `models/` before OWNER and in capitals `HF://`.
 
     A revision with a slash that is no `refs/pr/N` or `refs/convert/NAME` has `%2F` for it.
 
@@ -51,7 +51,7 @@ def long(source: str) -> Address:
         Unsupported: data sets and other kinds of repositories.
         UsageProblem: not such an address.
     """
-    rest = source.removeprefix(SCHEME)
+    rest = source[len(SCHEME) :]
     kind, _, after = rest.partition("/")
     if kind in _OTHER_KINDS:
         raise Unsupported(f"{source}: {kind}", expected="a repository of models")

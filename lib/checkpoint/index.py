@@ -15,7 +15,7 @@ from .tensor import Problem
 
 MAX_INDEX = 256_000_000
 """Largest index that is read, bytes."""
-_NUMBERED = re.compile(r"(?P<head>.*?)-?(?P<k>\d{5})-of-(?P<n>\d{5})(?P<tail>\..*)", re.DOTALL)
+NUMBERED = re.compile(r"(?P<head>.*?)-?(?P<k>\d{5})-of-(?P<n>\d{5})(?P<tail>\..*)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +133,7 @@ def absent_numbers(files: Iterable[str]) -> list[str]:
     """
     sets: dict[tuple[str, str, int], set[int]] = {}
     for file in files:
-        match = _NUMBERED.fullmatch(file)
+        match = NUMBERED.fullmatch(file)
         if match and 0 < int(match["k"]) <= int(match["n"]):
             head = file[: match.start("k")]
             sets.setdefault((head, match["tail"], int(match["n"])), set()).add(int(match["k"]))

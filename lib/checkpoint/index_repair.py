@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 from ..errors import CheckFailed, InputError
+from .strict_json import has_lone_surrogate
 from .tensor import Checkpoint
 
 
@@ -15,6 +16,7 @@ def new_index(checkpoint: Checkpoint) -> bytes:
         checkpoint: opened without its index, so that all files of its folder are in it.
     Raises:
         InputError: a file of the folder is malformed: its tensors are not known.
+            Or a file's name is no text that JSON can hold.
         CheckFailed: a tensor is in two files: which one an index should name is not ours to say.
     """
     for problem in checkpoint.problems:
@@ -23,6 +25,10 @@ def new_index(checkpoint: Checkpoint) -> bytes:
         where = ": ".join(x for x in (problem.file, problem.name, problem.message) if x)
         kind = InputError if problem.malformed else CheckFailed
         raise kind(f"{checkpoint.source}: no index is written: {where}")
+    for file in filter(has_lone_surrogate, checkpoint.files):
+        raise InputError(
+            f"{checkpoint.source}: no index is written: the name '{file}' is not UTF-8"
+        )
     tensors = checkpoint.tensors
     weight_map = {name: tensors[name].file for name in sorted(tensors)}
     total = sum(t.nbytes for t in tensors.values())

@@ -12,6 +12,7 @@ of the own parser (protobuf.py). Operators of other domains than the standard on
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from dataclasses import dataclass, field
 from itertools import islice
@@ -270,6 +271,9 @@ def _data_file(
     if fault is not None:
         header.broken(fault[0], f"{shown} {fault[1]}{users}")
         return None
+    if _is_graph_itself(folder, header.file, name):
+        header.broken("own-graph", f"{shown} is the graph's own file{users}")
+        return None
     try:
         return DataFile(folder.size(name))
     except NotReadable as e:
@@ -279,6 +283,17 @@ def _data_file(
     except OSError as e:
         header.broken("unreadable", f"{shown}: {e.strerror or e}{users}")
         return None
+
+
+def _is_graph_itself(folder: Folder, graph: str, name: str) -> bool:
+    """Whether a data file is the graph, under its own name or another: no writer makes such, and
+    whoever appends to the data destroys the graph."""
+    if name == graph or not folder.local:
+        return name == graph
+    try:
+        return os.path.samefile(*(os.path.join(folder.root, n) for n in (graph, name)))
+    except OSError:
+        return False
 
 
 def _ports(header: OnnxHeader, model: Any) -> None:

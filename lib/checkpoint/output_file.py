@@ -74,6 +74,8 @@ def check_new_files(
     for path in paths:
         if not path:
             raise UsageProblem("output ''", expected="a file name")
+        if path.endswith("/"):
+            raise UsageProblem(f"output '{path}' is a folder's name", expected="a file name")
         this = identity(path)
         stream = is_stream(path)
         if this == _standard_output():
@@ -94,7 +96,9 @@ def check_new_files(
         if os.path.islink(real):  # what realpath leaves of a loop
             raise EnvironmentProblem(f"output '{path}': a link that leads nowhere")
         if not os.path.isdir(folder):
-            raise SourceNotFound(f"output '{path}': no folder '{os.path.dirname(path) or '.'}'")
+            leads = f"a link to '{real}': " if os.path.islink(path) else ""
+            inside = folder if leads else os.path.dirname(path) or "."
+            raise SourceNotFound(f"output '{path}': {leads}no folder '{inside}'")
         if not os.access(folder, os.W_OK):
             raise EnvironmentProblem(f"output '{path}': its folder cannot be written to")
 

@@ -2,22 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from itertools import repeat
 from operator import attrgetter
 from typing import Any
 
 from ..errors import InputError
-from .config import read_config
+from .config import read_config, whatever_is_there
 from .folder import NotReadable
 from .header import Header
-from .index import Index, read_index
+from .index import NUMBERED, Index, read_index
 from .remote_file import expected_headers
 from .safetensors_header import header_of
-from .tensor import Checkpoint, Problem, Tensor
+from .tensor import Checkpoint, Problem, Tensor, Unlisted
 
 _NAMES_SHOWN = 8
 _NAME, _NBYTES = attrgetter("name"), attrgetter("nbytes")
+
+
+def _tensors(names: Sequence[Any]) -> str:
+    return f"{len(names)} tensor{'' if len(names) == 1 else 's'}"
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:_NAMES_SHOWN]) + (", ..." if len(names) > _NAMES_SHOWN else "")
+
+
+def _kinds(tensors: Iterable[Tensor]) -> Counter[tuple[str, tuple[int, ...]]]:
+    """How many tensors there are of each dtype and shape."""
+    return Counter((t.dtype, t.shape) for t in tensors)
+
+
+def is_safetensors(name: str) -> bool:
+    """Whether a file is called like one."""
+    return name.lower().endswith(".safetensors")
 
 
 class SafetensorsSet:
@@ -40,9 +60,50 @@ class SafetensorsSet:
         self._orphans: dict[str, list[str]] = {}
         self._expected: dict[str, int] = {}
 
-    def file(self, name: str) -> None:
-        """A single file of tensors."""
+    def file(self, name: str, beside: bool = False) -> None:
+        """A single file of tensors.
+
+        Args:
+            beside: read `config.json` beside it, too.
+        """
+        if beside and (self.checkpoint.folder.local or self.checkpoint.folder.names()):
+            self._config_beside(name)
         self._add(self._header(name))
+
+    def _config_beside(self, file: str) -> None:
+        """The config beside a file that the user named. It need not be that of the file, so a bad
+        one is only warned of; of a file that is one of several it says nothing about the whole."""
+        checkpoint = self.checkpoint
+        before = len(checkpoint.problems)
+        self._config("config.json")
+        found = checkpoint.problems[before:]
+        del checkpoint.problems[before:]
+        for p in found:
+            severity = "warning" if p.severity == "error" else p.severity
+            checkpoint.problems.append(replace(p, severity=severity, malformed=False))
+        if any(p.malformed for p in found):
+            checkpoint.config_hash = None
+        checkpoint.partial = self._is_shard(file)
+        if checkpoint.partial:
+            checkpoint.config = whatever_is_there(checkpoint.config)
+
+    def _is_shard(self, file: str) -> bool:
+        """Whether a file is one of several, by its name or an index beside it on this machine."""
+        numbered = NUMBERED.fullmatch(file)
+        if numbered:
+            return int(numbered["n"]) > 1
+        folder = self.checkpoint.folder
+        names = folder.names() if folder.local else []
+        for name in names:
+            if not name.lower().endswith(".safetensors.index.json"):
+                continue
+            try:
+                files = read_index(folder, name).files
+            except (InputError, OSError):
+                continue  # the user has asked for the file
+            if file in files and len(files) > 1:
+                return True
+        return False
 
     def indexed(self, name: str) -> None:
         """An index and the files that it names, no others."""
@@ -57,7 +118,10 @@ class SafetensorsSet:
                 "total_size": index.total_size,
             }
             checkpoint.problems += index.problems
-        if index is None or (index.problems and not index.weight_map):
+        if index is None or not index.weight_map:
+            if index is not None and not any(p.malformed for p in index.problems):
+                message = "weight_map: found no entry, expected names of tensors"
+                checkpoint.problems.append(Problem("bad-index", message, file=name, malformed=True))
             self.folder_of_files()
             return
         self.config()
@@ -66,13 +130,13 @@ class SafetensorsSet:
             self._expected = expected_headers(index.weight_map)
         missing_files = self._shards(files)
         self._compare(missing_files)
-        self._unlisted(files)
+        self._beside(files)
         self._total(index)
 
     def folder_of_files(self) -> None:
         """All `.safetensors` files of a folder, or of the component folders of a package."""
         names = self.checkpoint.folder.names()
-        files = [n for n in names if n.endswith(".safetensors")]
+        files = list(filter(is_safetensors, names))
         self.config()
         if not files and "package.json" in names:
             self._package(names)
@@ -86,27 +150,28 @@ class SafetensorsSet:
         for component in names:
             if not folder.is_folder(component):
                 continue
-            files = [n for n in folder.names(component) if n.endswith(".safetensors")]
+            files = list(filter(is_safetensors, folder.names(component)))
             self._shards([f"{component}/{n}" for n in files], component)
             if files:
                 self.checkpoint.format = "package"
 
     def config(self) -> None:
         """`config.json` and `generation_config.json`, where they are."""
-        checkpoint = self.checkpoint
         for name in ("config.json", "generation_config.json"):
-            if not checkpoint.folder.exists(name):
-                continue
-            read = self._metadata_file(name, read_config)
-            if read is None:
-                continue
-            values, digest, nbytes, problems = read
-            checkpoint.bytes_read += nbytes
-            checkpoint.problems += problems
-            if name == "config.json":
-                checkpoint.config, checkpoint.config_hash = values, digest
-            else:
-                checkpoint.generation_config = values
+            self._config(name)
+
+    def _config(self, name: str) -> None:
+        checkpoint = self.checkpoint
+        read = self._metadata_file(name, read_config) if checkpoint.folder.exists(name) else None
+        if read is None:
+            return
+        values, digest, nbytes, problems = read
+        checkpoint.bytes_read += nbytes
+        checkpoint.problems += problems
+        if name == "config.json":
+            checkpoint.config, checkpoint.config_hash = values, digest
+        else:
+            checkpoint.generation_config = values
 
     def _metadata_file(self, name: str, read: Any) -> Any:
         """The result of `read(folder, name)`, or None with the reason in `problems`."""
@@ -206,19 +271,41 @@ class SafetensorsSet:
         for file, names in self._orphans.items():
             names.sort()
             checkpoint.orphans += names
-            shown = ", ".join(names[:_NAMES_SHOWN]) + (", ..." if len(names) > _NAMES_SHOWN else "")
-            message = f"{len(names)} tensors that the index does not name: {shown}"
+            message = f"{_tensors(names)} that the index does not name: {_some(names)}"
             problems.append(Problem("orphan-tensors", message, severity="warning", file=file))
 
-    def _unlisted(self, files: list[str]) -> None:
-        """Files that the index does not name: information, they are not shards."""
-        listed = set(files)
-        for name in self.checkpoint.folder.names():
-            if name.endswith(".safetensors") and name not in listed:
-                message = "not named by the index, not read"
-                self.checkpoint.problems.append(
-                    Problem("unlisted-file", message, severity="info", file=name)
-                )
+    def _beside(self, files: list[str]) -> None:
+        """Files that the index does not name. They are no shards and are not counted; what they
+        hold that the checkpoint lacks is told, where looking costs nothing."""
+        folder, listed = self.checkpoint.folder, set(files)
+        others = [n for n in folder.names() if is_safetensors(n) and n not in listed]
+        for name in others:
+            header = self._header(name) if folder.local else None
+            severity, text = "info", "not named by the index, not read"
+            if header is not None and not header.problems:
+                severity, text = self._unnamed(header)
+            elif header is not None:
+                text += f": {header.problems[0].message}"
+            code = "unlisted-file" if severity == "info" else "orphan-file"
+            self.checkpoint.problems.append(Problem(code, text, severity=severity, file=name))
+
+    def _unnamed(self, header: Header) -> tuple[str, str]:
+        """Note the tensors of a file that the index does not name; (severity, message)."""
+        checkpoint = self.checkpoint
+        checkpoint.bytes_read += header.bytes_read
+        known = checkpoint.tensors.keys() | (self._named or {}).keys() | self._unsound
+        others = [t for t in header.tensors if t.name not in known]
+        checkpoint.unlisted[header.file] = Unlisted(header.nbytes, sorted(map(_NAME, others)))
+        text = "not named by the index"
+        if not others:
+            count = _tensors(header.tensors)
+            return "info", f"{text}, which names its {count} elsewhere; not counted"
+        if len(others) == len(header.tensors) and _kinds(others) == _kinds(
+            checkpoint.tensors.values()
+        ):
+            return "info", f"{text}: dtypes and shapes are those of all tensors; not counted"
+        names = checkpoint.unlisted[header.file].tensors
+        return "warning", f"{text}; it holds {_tensors(names)} more, not counted: {_some(names)}"
 
     def _total(self, index: Index) -> None:
         checkpoint = self.checkpoint

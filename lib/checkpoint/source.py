@@ -7,12 +7,12 @@ import re
 from urllib.parse import unquote
 
 from .. import demo
-from ..errors import SourceNotFound, Unsupported, UsageProblem
+from ..errors import SourceNotFound, Unsupported, UsageProblem, without_secrets
 from . import hub_address
 from .folder import Folder, LocalFolder
 from .gguf_set import GgufSet, begins_like_gguf, is_gguf
 from .safetensors_header import MAX_HEADER
-from .safetensors_set import SafetensorsSet
+from .safetensors_set import SafetensorsSet, is_safetensors
 from .strict_json import no_collector
 from .tensor import Checkpoint, Problem
 
@@ -29,6 +29,7 @@ def open_checkpoint(
     use_index: bool = True,
     full: bool = False,
     local: bool = False,
+    beside: bool = False,
 ) -> Checkpoint:
     """Headers of a checkpoint; what is wrong with its files is in `problems`, not raised.
 
@@ -42,6 +43,7 @@ def open_checkpoint(
         use_index: False lists the files of the folder and ignores its index.
         full: long values of GGUF metadata whole.
         local: the caller needs more than headers, from this machine.
+        beside: of a single safetensors file read `config.json` beside it, to judge it by.
     Raises:
         SourceNotFound: no such path or repository, or nothing in it that is a checkpoint.
         Unsupported: a form of SOURCE or file that is not read.
@@ -49,11 +51,12 @@ def open_checkpoint(
         EnvironmentProblem: a remote source cannot be reached or read.
     """
     folder, file = locate(source, revision, local=local)
-    checkpoint = Checkpoint(source=source, root=folder.root, folder=folder)
+    shown = source if folder.local else without_secrets(source)
+    checkpoint = Checkpoint(source=shown, root=folder.root, folder=folder)
     checkpoint.revision, checkpoint.requested_revision = folder.revision, revision
     with no_collector():
         if file is not None:
-            _read_file(checkpoint, file, max_header, full)
+            _read_file(checkpoint, file, max_header, full, beside)
         else:
             _read_folder(checkpoint, max_header, use_index, full)
     checkpoint.requests = folder.requests
@@ -93,7 +96,7 @@ def local_wins(source: str) -> str | None:
 
 def _on_hub(source: str) -> hub_address.Address | None:
     """The repository that OWNER/NAME[@REV] may stand for; not where it ends as files do."""
-    return None if source.endswith(_FILES) else hub_address.short(source)
+    return None if source.lower().endswith(_FILES) else hub_address.short(source)
 
 
 def _local(source: str) -> str | None:
@@ -158,10 +161,12 @@ def _remote(source: str, revision: str | None, local: bool) -> tuple[Folder, str
     return open_remote(source)
 
 
-def _read_file(checkpoint: Checkpoint, file: str, max_header: int, full: bool) -> None:
+def _read_file(
+    checkpoint: Checkpoint, file: str, max_header: int, full: bool, beside: bool
+) -> None:
     """One file: an index, a graph, or a file of tensors."""
     tells = file.lower().endswith((".safetensors", ".json", ".onnx"))
-    if file.endswith(".index.json"):
+    if file.lower().endswith(".index.json"):
         SafetensorsSet(checkpoint, max_header).indexed(file)
     elif is_gguf(file) or (not tells and begins_like_gguf(checkpoint, file)):
         GgufSet(checkpoint, max_header, full).file(file)
@@ -170,24 +175,25 @@ def _read_file(checkpoint: Checkpoint, file: str, max_header: int, full: bool) -
 
         OnnxSet(checkpoint).file(file)
     else:
-        SafetensorsSet(checkpoint, max_header).file(file)
+        SafetensorsSet(checkpoint, max_header).file(file, beside)
 
 
 def _read_folder(checkpoint: Checkpoint, max_header: int, use_index: bool, full: bool) -> None:
     names = checkpoint.folder.names()
     index = _find_index(names, checkpoint.source) if use_index else None
     reader = SafetensorsSet(checkpoint, max_header)
+    files = list(filter(is_safetensors, names))
+    ggufs = list(filter(is_gguf, names))
+    graphs = [n for n in names if n.lower().endswith(".onnx") and not n.startswith(".")]
     if index is not None:
         reader.indexed(index)
-        return
-    files = [n for n in names if n.endswith(".safetensors")]
-    ggufs = [n for n in names if is_gguf(n)]
-    if ggufs and not _leads(files, names):
+        _left_out(checkpoint, [*ggufs, *graphs], "a safetensors checkpoint")
+    elif ggufs and not _leads(files, names):
         GgufSet(checkpoint, max_header, full).folder_of_files()
-        _left_out(checkpoint, files, "a GGUF model")
+        _left_out(checkpoint, [*files, *graphs], "a GGUF model")
     elif files or not _read_graphs(checkpoint, reader):
         reader.folder_of_files()
-        _left_out(checkpoint, ggufs, "a safetensors checkpoint")
+        _left_out(checkpoint, [*ggufs, *graphs], "a safetensors checkpoint")
     if not checkpoint.files and not checkpoint.problems:
         raise SourceNotFound(
             f"{checkpoint.source}: no .safetensors, .gguf or .onnx file in this folder"
@@ -220,7 +226,7 @@ def _read_graphs(checkpoint: Checkpoint, reader: SafetensorsSet) -> bool:
 
 def _find_index(names: list[str], source: str) -> str | None:
     """Name of the index among the files of a folder, or None without one."""
-    found = [n for n in names if n.endswith(".safetensors.index.json")]
+    found = [n for n in names if n.lower().endswith(".safetensors.index.json")]
     if INDEX in found:
         return INDEX
     if len(found) > 1:

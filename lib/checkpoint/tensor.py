@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..errors import InputError, SourceNotFound, Unsupported
@@ -23,6 +24,7 @@ BITS: dict[str, int] = {
 """Bits of one element for each dtype name of the safetensors format (its README and Dtype enum)."""
 
 
+_COMPONENT = itemgetter(6)
 NO_PAYLOAD = -1
 """Offset of a tensor whose values lie nowhere as its dtype has them: varints or strings in a graph.
 Records have null."""
@@ -75,6 +77,14 @@ class Tensor(NamedTuple):
         if self.role is not None:
             fields["role"] = self.role
         return fields
+
+
+def in_components(tensors: Iterable[Tensor]) -> Sequence[Tensor]:
+    """The tensors; those of components called COMPONENT/NAME, as several may have one name."""
+    rows = tensors if isinstance(tensors, Sequence) else list(tensors)
+    if not any(map(_COMPONENT, rows)):
+        return rows
+    return [t._replace(name=f"{t[6]}/{t[0]}") if t[6] else t for t in rows]
 
 
 class Port(NamedTuple):
@@ -166,12 +176,24 @@ def first_of(problems: list[Problem], severity: str, source: str) -> str | None:
     return ": ".join([*where, worst.message]) + more
 
 
+class Unlisted(NamedTuple):
+    """A file beside those that an index names.
+
+    Attributes:
+        nbytes: its size.
+        tensors: names in its header that no listed file has and the index does not name.
+    """
+
+    nbytes: int
+    tensors: list[str]
+
+
 @dataclass
 class Checkpoint:
     """Headers of a whole checkpoint, metadata files included, payload unread.
 
     Attributes:
-        source: as the user wrote it.
+        source: as the user wrote it; an address without user, password and query.
         root: absolute folder that `Tensor.file` is relative to; an address for a remote one.
         folder: the same, to read from.
         revision: commit on the Hub, or None.
@@ -188,8 +210,12 @@ class Checkpoint:
         absent: {file that the index names and that is not there: names of the tensors it should
             hold}.
         orphans: names that headers have and the index does not give.
+        unlisted: {safetensors file that the index does not name: what its header says}. Its tensors
+            are not among `tensors`.
         doubled: {name that several files hold: those files, as they were read}.
         config, generation_config: `config.json`, `generation_config.json`, or {} without one.
+        partial: the file that the user named is one of several; completeness cannot be judged, and
+            `config` has only what does not depend on it.
         requested_revision: as the user wrote it, or None.
         index_hash, config_hash: SHA-256 (hex) of the bytes of the index and config file, or None.
         bytes_read, requests: what reading the headers cost.
@@ -210,11 +236,13 @@ class Checkpoint:
     problems: list[Problem] = field(default_factory=list)
     config: dict[str, Any] = field(default_factory=dict)
     generation_config: dict[str, Any] = field(default_factory=dict)
+    partial: bool = False
     requested_revision: str | None = None
     index: dict[str, Any] | None = None
     missing: list[str] = field(default_factory=list)
     orphans: list[str] = field(default_factory=list)
     absent: dict[str, list[str]] = field(default_factory=dict)
+    unlisted: dict[str, Unlisted] = field(default_factory=dict)
     doubled: dict[str, list[str]] = field(default_factory=dict)
     index_hash: str | None = None
     config_hash: str | None = None

@@ -142,7 +142,7 @@ def collect(tensors: Iterable[Tensor]) -> Collected:
                     doubled.setdefault(name, [rows[expert].file]).append(tensor.file)
                 rows[expert] = tensor
                 continue
-        elif "moe." not in name and not name.startswith("experts."):
+        elif "moe." not in name and not name.startswith("experts.") and "/experts." not in name:
             continue
         path, tail = _parted(name)
         number, _, leaf = tail.removeprefix(EXPERT).partition(".")
@@ -165,11 +165,16 @@ def collect(tensors: Iterable[Tensor]) -> Collected:
     return Collected(containers, doubled)
 
 
+def _last(part: str) -> str:
+    """A part of a path without the component before it, which the first part has: `one/experts`."""
+    return part.rpartition("/")[2]
+
+
 def _parted(name: str) -> tuple[str, str]:
     """(path of the container, tail) of a name; ("", name) if it has no container."""
     parts = name.split(".")
     for i in range(len(parts) - 2, -1, -1):
-        if parts[i] in CONTAINERS:
+        if _last(parts[i]) in CONTAINERS:
             return ".".join(parts[: i + 1]), ".".join(parts[i + 1 :])
     return "", name
 
@@ -218,7 +223,7 @@ def _bank_families(
     container: Container, tails: list[tuple[str, Tensor]], doubled: dict[str, list[str]]
 ) -> None:
     """Families of banks. What fused and stacked groups share goes with what is there of either."""
-    table = CONTAINERS.get(container.name.rpartition(".")[2], {})
+    table = CONTAINERS.get(_last(container.name.rpartition(".")[2]), {})
     found: dict[str, tuple[Bank, Tensor]] = {}
     for tail, tensor in tails:
         bank = table.get(tail)

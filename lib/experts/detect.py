@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..checkpoint.tensor import Checkpoint, Problem, Tensor
+from ..checkpoint.tensor import Checkpoint, Problem, Tensor, in_components
 from .banks import examine_banks
 from .config_sizes import ConfigSizes
 from .containers import Container, Family, collect
@@ -33,10 +33,12 @@ class Detection:
     Attributes:
         groups: one for each experts module.
         index_problems: what is wrong with shards and index, told before `problems`.
+        files: {tensor that the problem of a group names: its file}.
     """
 
     groups: list[Group] = field(default_factory=list)
     index_problems: list[Found] = field(default_factory=list)
+    files: dict[str, str] = field(default_factory=dict)
 
     @property
     def problems(self) -> list[Found]:
@@ -73,9 +75,12 @@ class Detection:
             index: with those of shards and index, which opening a checkpoint has found as well.
         """
         chosen = self.problems if index else [p for g in self.groups for p in g.problems]
-        return [
-            Problem(p["code"], message(p), file=p.get("file"), name=p.get("tensor")) for p in chosen
-        ]
+        found = []
+        for p in chosen:
+            name = p.get("tensor")
+            file = p.get("file") or self.files.get(name or "")
+            found.append(Problem(p["code"], message(p), file=file, name=name))
+        return found
 
 
 def _common(values: Iterable[Any]) -> Any:
@@ -95,12 +100,15 @@ def detect(
     """The groups of experts among tensors.
 
     Args:
-        tensors: headers of all shards. Where two have one name the last counts, and
+        tensors: headers of all shards. Where two of a component have one name the last counts, and
             `duplicate-tensor` is reported.
         config: `config.json`; {} or None without one.
         index_problems: what is wrong with shards and index (`index_problems`).
+    Returns:
+        Groups. Where tensors have components, names begin with COMPONENT/.
     """
-    collected = collect(tensors)
+    rows = in_components(tensors)
+    collected = collect(rows)
     found = list(index_problems)
     known = {p.get("tensor") for p in found if p["code"] == "duplicate-tensor"}
     for name, files in sorted(collected.doubled.items()):
@@ -112,18 +120,14 @@ def detect(
         towers[_tower(container.name)].add(_main(container))
     sizes = ConfigSizes(dict(config or {}))
     groups = [_examine(c, towers[_tower(c.name)], sizes) for c in containers]
-    return Detection(groups, found)
+    told = {p.get("tensor") for g in groups for p in g.problems}
+    homes = {t.name: t.file for t in rows if t.name in told} if told else {}
+    return Detection(groups, found, homes)
 
 
 def detect_checkpoint(checkpoint: Checkpoint) -> Detection:
-    """The groups of experts of an opened checkpoint, and what is wrong with its index and shards.
-
-    In a package the names of groups begin with COMPONENT/.
-    """
-    tensors: Iterable[Tensor] = checkpoint.tensors.values()
-    if checkpoint.format == "package":
-        tensors = (t._replace(name=name) for name, t in checkpoint.tensors.items())
-    return detect(tensors, checkpoint.config, index_problems(checkpoint))
+    """The groups of experts of an opened checkpoint; what is wrong with its index and shards."""
+    return detect(checkpoint.tensors.values(), checkpoint.config, index_problems(checkpoint))
 
 
 def index_problems(checkpoint: Checkpoint) -> list[Found]:
@@ -179,6 +183,9 @@ def _examine(container: Container, tower: _Tower, config: ConfigSizes) -> Group:
     examine = examine_split if family.layout == SPLIT else examine_banks
     examine(group, family, sizes, tower.gated)
     check_dtypes(group, container.families)
+    if _in_a_graph(family):  # its nodes say which scale is whose, names need not
+        group.weights, group.biases = family.weights, family.biases
+        return group
     examine_scales(group, family, sizes)
     for other in others:
         if not other.weights:
@@ -186,6 +193,12 @@ def _examine(container: Container, tower: _Tower, config: ConfigSizes) -> Group:
             group.report_tensors("orphan-scale", ((t.name, {}) for t in rows))
     group.weights, group.scales, group.biases = family.weights, family.scales, family.biases
     return group
+
+
+def _in_a_graph(family: Family) -> bool:
+    """Whether the weights are initializers of a graph."""
+    firsts = (next(iter(rows.values())) for rows in family.weights.values() if rows)
+    return any(t.role is not None for t in firsts)
 
 
 def _main(container: Container) -> Family:

@@ -23,13 +23,13 @@ NO_ROUTE = {
 
 def _contract(facts: GgufFacts) -> Any:
     """Module `gguf_contract` of the family, or None."""
-    folder = family(facts)
+    folder = family(facts.architecture)
     return import_module(f".{folder}.gguf_contract", package=__package__) if folder else None
 
 
-def family(facts: GgufFacts | None) -> str | None:
+def family(architecture: str | None) -> str | None:
     """The family that a model's architecture belongs to, or None."""
-    return None if facts is None else ARCHITECTURES.get(facts.architecture or "")
+    return ARCHITECTURES.get(architecture or "")
 
 
 def judge(facts: GgufFacts | None, tensors: Iterable[Tensor]) -> list[Problem]:

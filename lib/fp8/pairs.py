@@ -11,6 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from operator import itemgetter
 
 from ..checkpoint.tensor import Problem, Tensor
@@ -26,10 +27,12 @@ INSTEAD = (".scale", ".qscale_weight", ".weight_qscale")
 _ENDS = (*AFTER, *INSTEAD)
 _CERTAIN = ("weight_scale_inv", "weight_scale", "_scale_inv", ".qscale_weight", ".weight_qscale")
 """Ends that nothing but a weight's scale has: one without its weight is an orphan."""
-SHARD = re.compile(r"\.shards?[._]\d+(?=\.weight$)")
+_PLAIN = ".scale"
+SHARD = re.compile(r"\.shards?[._][0-9]{1,15}(?=\.weight$)")
 _NAME = itemgetter(0)
 _ALIKE = itemgetter(1, 2)
 _MAX_LISTED = 100
+_SHOWN = 8
 
 
 @dataclass
@@ -89,6 +92,40 @@ def pair(tensors: Sequence[Tensor], settings: Settings) -> Pairs:
     _judge(out, weights, paired, frozenset(users))
     _orphans(out, scales, tensors)
     return out
+
+
+def table_problems(tensors: Sequence[Tensor]) -> list[Problem]:
+    """What is wrong with tables that are stored in shards, some of them FP8: all must be, and their
+    numbers must be whole. A conversion has rules of its own for them."""
+    problems = []
+    tables: dict[str, dict[int, Tensor]] = {}
+    for t in tensors:
+        if ".shard" in t[0] and (match := SHARD.search(t[0])):
+            number = int(match[0].replace("_", ".").rpartition(".")[2])
+            tables.setdefault(SHARD.sub("", t[0]), {})[number] = t
+    for table, shards in tables.items():
+        dtypes = {t.dtype for t in shards.values()}
+        if not dtypes & FP8:
+            continue
+        if len(dtypes) > 1:
+            usual, _ = Counter(t.dtype for t in shards.values() if t.dtype in FP8).most_common(1)[0]
+            odd = sorted(n for n, t in shards.items() if t.dtype != usual)
+            first = shards[odd[0]]
+            message = f"table '{table}': found {first.dtype} in {_numbers(odd)} of {len(shards)}"
+            message += f" shards, expected {usual} as in the others"
+            problems.append(Problem("mixed-shards", message, "error", first.file, first.name))
+        last = max(shards)
+        if last + 1 != len(shards):
+            gaps = islice((n for n in range(last) if n not in shards), _SHOWN + 1)
+            message = f"table '{table}': found {len(shards)} shards, expected all of 0..{last}: "
+            message += f"no {_numbers([*gaps])}"
+            at = shards[last]
+            problems.append(Problem("missing-table-shard", message, "error", at.file, at.name))
+    return problems
+
+
+def _numbers(numbers: Sequence[int]) -> str:
+    return ", ".join(map(str, numbers[:_SHOWN])) + (", ..." if len(numbers) > _SHOWN else "")
 
 
 def _scale_for(name: str, scales: dict[str, Tensor]) -> Tensor | None:
@@ -213,14 +250,21 @@ def expected_grid(shape: tuple[int, ...], block: tuple[int, int] | None) -> tupl
 
 
 def _orphans(out: Pairs, scales: dict[str, Tensor], tensors: Sequence[Tensor]) -> None:
-    left = [n for n in scales.keys() - out.scales.keys() if n.endswith(_CERTAIN)]
-    if not left:
+    unused = scales.keys() - out.scales.keys()
+    left = [n for n in unused if n.endswith(_CERTAIN)]
+    # norms have a `.scale` too: one is a weight's where other weights have theirs under that name
+    plain = [n for n in unused if n.endswith(_PLAIN)]
+    if plain and not any(n.endswith(_PLAIN) for n in out.scales):
+        plain = []
+    if not left and not plain:
         return
-    partners = {n: _partner(n) for n in left}
+    partners = {n: _partner(n) for n in (*left, *plain)}
     wanted = set(partners.values())
-    dtypes = {t.name: t.dtype for t in tensors if t.name in wanted}
+    found = {t.name: t for t in tensors if t.name in wanted}
+    dtypes = {name: t.dtype for name, t in found.items()}
+    matrices = {name for name, t in found.items() if len(t.shape) > 1}
     orphans = []
-    for name in sorted(left):
+    for name in sorted([*left, *(n for n in plain if partners[n] in matrices)]):
         dtype = dtypes.get(partners[name])
         if dtype is not None and not dtype.startswith(("BF16", "F16", "F32", "F64", "F8_E")):
             continue  # another quantisation: integers, 4-bit floats

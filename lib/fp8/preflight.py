@@ -4,13 +4,16 @@ that of scales is read."""
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from operator import itemgetter
 from typing import Any
 
 from ..checkpoint.folder import Folder
-from ..checkpoint.tensor import Problem, Tensor
+from ..checkpoint.tensor import Problem, Tensor, in_components
 from . import scale_values, skip_list
-from .pairs import Pairs, pair
+from .pairs import Pairs, pair, table_problems
 from .settings import read_settings
+
+_ROLE = itemgetter(7)
 
 
 def preflight(
@@ -21,15 +24,23 @@ def preflight(
 ) -> tuple[dict[str, Any] | None, list[Problem]]:
     """The `quantization` field of a summary, None without any, and everything wrong.
 
+    Weights and scales are paired within a component. Initializers of ONNX graphs are left out:
+    which scale is whose is said by the nodes of a graph, not by names.
+
     Args:
         names: those of all tensors.
         folder: where scales are read; None: their values are not looked at.
     """
+    if any(map(_ROLE, tensors)):
+        tensors = [t for t in tensors if t[7] is None]
+        if not tensors:
+            return None, []
     settings = read_settings(config)
-    pairs = pair(tensors, settings)
+    placed = in_components(tensors)
+    pairs = pair(placed, settings)
     if not (pairs.scale_of or pairs.unpaired or settings.method or pairs.orphans):
         return None, pairs.problems
-    problems = list(pairs.problems)
+    problems = pairs.problems + table_problems(placed)
     skipped = skip_list.judge(pairs, tensors, names) if settings.listed else None
     values = None
     if folder is not None and folder.local and pairs.scales:

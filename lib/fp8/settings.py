@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..checkpoint.config import SKIP_LISTS
 from ..checkpoint.tensor import Problem
 
 MAX_NESTED = 6
@@ -14,7 +15,6 @@ MAX_NESTED = 6
 MAX_SIDE = 1 << 20
 """Largest side of a block that is believed."""
 QUANTIZATION = ("quantization_config", "compression_config")
-SKIP_LISTS = ("modules_to_not_convert", "ignored_layers", "ignore")
 PATTERN = re.compile(r"re:|[*?\[\]()^$|\\]")
 
 

@@ -168,7 +168,7 @@ def test_other_files_and_total_size(model: Path) -> None:
     shard(model / "consolidated.safetensors", "a", "z")
     index(model / INDEX, {"a": ONE, "b": ONE, "c": TWO}, total_size=47)
     got = open_checkpoint(str(model))
-    assert noted(got) == {"unlisted-file": "info", "total-size": "warning"}
+    assert noted(got) == {"orphan-file": "warning", "total-size": "warning"}
     assert "z" not in got.tensors
     ignored = open_checkpoint(str(model), use_index=False)
     assert "z" in ignored.tensors

@@ -173,14 +173,48 @@ def test_cut_part_still_lists_the_others(folder: Path) -> None:
 
 
 def test_part_of_a_set_under_another_name(folder: Path) -> None:
+    """Its own numbers lead to the others, whatever they are called."""
     shutil.copy(folder / NAMES[1], folder / "renamed.gguf")
+    (folder / "whole.gguf").write_bytes(M.file([ARCH], [A]))
+    part(folder / "other.gguf", 2, "z", total=9)
+    (folder / NAMES[2]).rename(folder / "third.gguf")
     got = opened(folder / "renamed.gguf")
-    assert [(p.code, p.severity) for p in got.problems] == [
-        ("lone-part", "info"),
-        ("missing-key", "info"),  # the first part has the architecture
-    ]
+    assert got.problems == []
+    homes = {"a": "renamed.gguf", "b": "renamed.gguf", "c": "third.gguf"}
+    assert {n: t.file for n, t in got.tensors.items()} == homes
+    assert got.gguf is not None and (got.gguf.count, got.gguf.complete) == (3, True)
+
+
+def test_what_is_missing_of_a_renamed_set(folder: Path, tmp_path_factory: Any) -> None:
+    alone = tmp_path_factory.mktemp("alone")
+    shutil.copy(folder / NAMES[1], alone / "x.gguf")
+    for path in (alone, alone / "x.gguf"):
+        got = opened(path)
+        assert errors(got) == [("missing-shard", "x.gguf")] and exit_code(got.problems) == 3
+        told = next(p.message for p in got.problems if p.code == "missing-shard")
+        assert told == "2 of 3 parts are not found in its folder: split.no 0, 2"
+        assert list(got.tensors) == ["a", "b"]
+        assert got.gguf is not None and not got.gguf.complete
+    shutil.copy(folder / NAMES[2], alone / "y.gguf")
+    for path in (alone, alone / "x.gguf", alone / "y.gguf"):
+        got = opened(path)
+        assert errors(got) == [("missing-shard", "x.gguf")] and list(got.tensors) == ["a", "b", "c"]
+        assert "1 of 3 parts" in got.problems[-1].message
+
+
+def test_metadata_alone_are_whole(folder: Path, tmp_path_factory: Any) -> None:
+    alone = tmp_path_factory.mktemp("alone")
+    shutil.copy(folder / NAMES[0], alone / "x.gguf")
+    got = opened(alone / "x.gguf")
+    assert [(p.code, p.severity) for p in got.problems] == [("lone-part", "info")]
+
+
+def test_two_files_of_one_number_are_not_guessed(folder: Path) -> None:
+    shutil.copy(folder / NAMES[1], folder / "renamed.gguf")
+    shutil.copy(folder / NAMES[2], folder / "again.gguf")
+    got = opened(folder / "renamed.gguf")
+    assert errors(got) == [("missing-shard", NAMES[0])]
     assert list(got.tensors) == ["a", "b"]
-    assert got.gguf is not None and not got.gguf.complete
 
 
 def test_renamed_parts_alone_in_a_folder_are_a_set(folder: Path) -> None:

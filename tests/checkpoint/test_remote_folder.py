@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -122,6 +123,26 @@ def test_a_missing_shard_on_a_web_server(hub: LoopbackHub, tmp_path: Path) -> No
     hub.add("org/model", folder)
     got = open_checkpoint(f"{hub.address()}/org/model/resolve/main/{INDEX}")
     assert got.missing == ["b", "a"]
+
+
+@pytest.mark.parametrize("lost", [None, 1])
+def test_a_split_gguf_set_on_a_web_server(
+    hub: LoopbackHub, tmp_path: Path, lost: int | None
+) -> None:
+    """There is no listing: the other parts are asked for by their names."""
+    golden = Path(__file__).parents[1] / "data" / "qwen4-exp" / "gguf"
+    folder = tmp_path / "m"
+    shutil.copytree(golden, folder)
+    names = sorted(p.name for p in folder.glob("*.gguf"))
+    if lost is not None:
+        (folder / names[lost]).unlink()
+    hub.add("org/model", folder)
+    got = open_checkpoint(f"{hub.address()}/org/model/resolve/main/{names[2]}")
+    local = open_checkpoint(str(folder))
+    assert got.tensors == local.tensors and list(got.files) == list(local.files)
+    assert got.problems == local.problems
+    told = [p.file for p in got.problems if p.code == "missing-shard"]
+    assert told == ([] if lost is None else [names[lost]])
 
 
 def test_a_password_in_an_address(hub: LoopbackHub, tmp_path: Path) -> None:

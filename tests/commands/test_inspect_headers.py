@@ -77,7 +77,8 @@ def test_config_keeps_what_decides_layout(tmp_path: Path) -> None:
         "text_config": {"num_hidden_layers": 2, "initializer_note": "n"},
         "quantization_config": {
             "weight_block_size": [128, 128],
-            "modules_to_not_convert": [f"m{i}" for i in range(100)],
+            "modules_to_not_convert": [f"m{i}" for i in range(2000)],
+            "odd": list(range(2000)),
         },
     }
     (tmp_path / "config.json").write_text(json.dumps(config))
@@ -91,8 +92,10 @@ def test_config_keeps_what_decides_layout(tmp_path: Path) -> None:
     assert short["hidden_size"] == 8
     assert "bos_token" not in short
     assert short["text_config"] == {"num_hidden_layers": 2}
-    skipped = short["quantization_config"]["modules_to_not_convert"]
-    assert skipped == {"type": "list", "length": 100, "head": ["m0", "m1", "m2", "m3"]}
+    quantization = short["quantization_config"]
+    assert quantization["odd"] == {"type": "list", "length": 2000, "head": [0, 1, 2, 3]}
+    names = config["quantization_config"]["modules_to_not_convert"]  # type: ignore[index]
+    assert quantization["modules_to_not_convert"] == names
     assert values("--full")["quantization_config"] == config["quantization_config"]
 
 

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ntool.lib.checkpoint.tensor import Tensor
-from ntool.lib.fp8.pairs import expected_grid, pair
+from ntool.lib.fp8.pairs import expected_grid, pair, table_problems
+from ntool.lib.fp8.preflight import preflight
 from ntool.lib.fp8.settings import read_settings
 
 W = "model.layers.0.mlp.down_proj.weight"
@@ -218,3 +219,49 @@ def test_the_skip_list_has_names_and_expressions() -> None:
     assert settings.patterns == ["re:.*gate$", "model.*.norm"]
     bad = read_settings({"quantization_config": {"ignore": ["a", 1]}})
     assert [p.code for p in bad.problems] == ["bad-skip-list"]
+
+
+def table(dtypes: dict[int, str], form: str = "shard_{}") -> list[Tensor]:
+    rows = [tensor(f"ple.t.{form.format(i)}.weight", d, 30, 16) for i, d in dtypes.items()]
+    return [*rows, tensor("ple.t.weight_scale", "BF16")]
+
+
+@pytest.mark.parametrize("form", ["shard_{}", "shards.{}"])
+def test_shards_of_a_table_are_alike(form: str) -> None:
+    fp8 = dict.fromkeys(range(4), "F8_E4M3")
+    assert table_problems(table(fp8, form)) == []
+    name = f"ple.t.{form.format(2)}.weight"
+    [problem] = table_problems(table({**fp8, 2: "BF16"}, form))
+    assert (problem.code, problem.severity, problem.name) == ("mixed-shards", "error", name)
+    assert "found BF16 in 2 of 4 shards, expected F8_E4M3" in problem.message
+    [other] = table_problems(table({**fp8, 2: "F8_E5M2"}, form))
+    assert (other.code, other.name) == ("mixed-shards", name)
+    plain = table(dict.fromkeys((0, 3), "BF16"), form)
+    assert table_problems(plain) == [], "tables without FP8 are not judged here"
+
+
+def test_a_gap_in_the_shards_of_a_table() -> None:
+    got = table_problems(table(dict.fromkeys((0, 1, 5), "F8_E4M3")))
+    assert [(p.code, p.name) for p in got] == [("missing-table-shard", "ple.t.shard_5.weight")]
+    assert got[0].message.endswith("found 3 shards, expected all of 0..5: no 2, 3, 4")
+    many = table_problems(table({10**9: "F8_E4M3"}))
+    assert many[0].message.endswith("0, 1, 2, 3, 4, 5, 6, 7, ...")
+    long = tensor(f"ple.t.shard_{'9' * 5000}.weight", "F8_E4M3", 8, 8)
+    assert [c for c, _, _ in found(long)] == ["missing-scale"] and table_problems([long]) == []
+
+
+@pytest.mark.parametrize("elsewhere", [True, False])
+def test_a_plain_scale_beside_a_dense_matrix(elsewhere: bool) -> None:
+    """`.scale` is also what norms have; beside FP8 that pairs so it is a scale left over."""
+    rows = [tensor("b.weight", "BF16", 8, 8), tensor("b.scale", "F32", 1, 1)]
+    rows += [tensor("norm.weight", "BF16", 8), tensor("norm.scale", "F32", 8)]
+    rows += [tensor("c.scale", "F32", 1, 1)]
+    name = "a.scale" if elsewhere else "a.weight_scale_inv"
+    rows += [tensor("a.weight", "F8_E4M3", 8, 8), tensor(name, "F32", 1, 1)]
+    assert found(*rows) == ([("orphan-scale", "error", "b.scale")] if elsewhere else [])
+
+
+def test_census_tells_of_tables() -> None:
+    rows = table({0: "F8_E4M3", 1: "BF16"})
+    codes = [p.code for p in preflight(rows, {t.name for t in rows}, {})[1]]
+    assert codes == ["mixed-shards"]

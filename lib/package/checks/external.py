@@ -36,6 +36,8 @@ def locate(part: Part, location: str, *, bare: bool) -> tuple[str | None, list[F
         return None, [bad(f"{name}: {e.strerror}", reason="missing")]
     if not stat.S_ISREG(status.st_mode):
         return None, [bad(f"{name} is not a regular file", reason="device")]
+    if part.path is not None and os.path.samefile(real, part.path):
+        return None, [bad(f"{name} is the graph's own file", reason="own-graph")]
     findings = []
     if status.st_nlink > 1:
         text = (
