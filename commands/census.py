@@ -120,7 +120,7 @@ def census(
         if expected is not None:
             counted.problems += comparison.unexpected(summary, expected)
         stream.write_all("problem", (p.record() for p in counted.problems))
-        for record in new_files.write(rows[0], max_header):
+        for record in new_files.write(rows[0], max_header, counted.absent):
             stream.write("file", **record)
         stream.write("summary", **summary)
         problems = counted.problems

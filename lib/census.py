@@ -32,6 +32,7 @@ class Counted:
         unlisted: {file that the index does not name: names of tensors that only it has}.
         partial: one of the files of a checkpoint, which says nothing about the whole.
         folder: where payloads can be read, None for record streams.
+        parts: of record streams, what each of them gave: tensors, config, architecture.
         gguf: what a GGUF model says of itself; a record stream was judged by its writer.
         architecture: of a GGUF model, from a record stream too.
         revision: commit on the Hub, or None.
@@ -55,6 +56,7 @@ class Counted:
     index_total_size: int | None = None
     folder: Folder | None = None
     gguf: GgufFacts | None = None
+    parts: list[Counted] = field(default_factory=list)
     architecture: str | None = None
     revision: str | None = None
     format: str | None = None

@@ -12,7 +12,7 @@ from .census import Counted
 from .checkpoint import index_repair
 from .checkpoint.output_file import OneFile, check_new_files, identity, is_stream, write_whole
 from .checkpoint.source import open_checkpoint
-from .errors import Unsupported, UsageProblem, without_secrets
+from .errors import InputError, Unsupported, UsageProblem, without_secrets
 
 Record = dict[str, Any]
 
@@ -84,15 +84,23 @@ class NewFiles:
                 if identity(file) == this:
                     raise OneFile(f"output '{path}' and input '{file}' are one file")
 
-    def write(self, groups: list[Record], max_header: int) -> Iterator[Record]:
+    def write(
+        self, groups: list[Record], max_header: int, absent: Iterable[str] = ()
+    ) -> Iterator[Record]:
         """Write them; fields of a `file` record of each.
 
         Args:
             groups: of the first grouping.
+            absent: files that the old index names and that are not there: a new one would hide it.
         Raises:
             CheckFailed, InputError: as `index_repair.new_index`.
         """
         if self._index is not None:
+            for name in absent:
+                raise InputError(
+                    f"{self._source}: no index is written: {name}: named by the index, not there",
+                    hint="--no-index of inspect-headers lists what is there",
+                )
             files = open_checkpoint(
                 self._source, revision=self._revision, max_header=max_header, use_index=False
             )

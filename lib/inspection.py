@@ -198,12 +198,17 @@ def counted_records(lines: Iterable[Record]) -> Counted:
     indexes: list[Record] = []
     kinds: set[str] = set()
     seen: set[str | tuple[str, str]] = set()
+    starts: list[int] = []
     for record in lines:
         kind = record["kind"]
         kinds.add(kind)
-        if kind == "begin":
+        if kind == "begin" or not out.parts:
             seen.clear()
-        elif kind == "tensor":
+            starts.append(len(out.tensors))
+            out.parts.append(Counted())
+        if kind == "begin":
+            continue
+        if kind == "tensor":
             if record.get("role") in ("input", "output"):
                 continue  # a port of a graph: nothing is stored
             tensor = _tensor(record)
@@ -227,10 +232,13 @@ def counted_records(lines: Iterable[Record]) -> Counted:
                 out.duplicates.append(problem.name)
         elif kind == "gguf":
             architectures.add(_text(record.get("architecture")))
+            out.parts[-1].architecture = _text(record.get("architecture"))
         elif kind == "config":
             values = record.get("values")
             if isinstance(values, dict):
                 configs.append((values, _text(record.get("sha256"))))
+                out.parts[-1].config = values
+                out.parts[-1].partial |= record.get("partial") is True
                 out.partial |= record.get("partial") is True
         elif kind == "file":
             path = _text(record.get("path")) or ""
@@ -250,6 +258,9 @@ def counted_records(lines: Iterable[Record]) -> Counted:
         raise InputError(
             "standard input: records", found=found, expected="the output of inspect-headers"
         )
+    ends = [*starts[1:], len(out.tensors)][: len(starts)]
+    for part, start, end in zip(out.parts, starts, ends, strict=True):
+        part.tensors = out.tensors[start:end] if len(starts) > 1 else out.tensors
     out.files = named or list(dict.fromkeys(t.file for t in out.tensors))
     if configs and all(c == configs[0] for c in configs):
         out.config, out.config_hash = configs[0]

@@ -20,6 +20,8 @@ def judge(counted: Counted) -> dict[str, Any]:
     Returns:
         tied, family, components, expert_layout, quantization (docs/census.md).
     """
+    if len(counted.parts) > 1:
+        return _judge_each(counted)
     names = frozenset(t.name for t in counted.tensors)
     family = recognise.recognise(counted.config, names)
     whole = {} if counted.partial else counted.config
@@ -41,6 +43,16 @@ def judge(counted: Counted) -> dict[str, Any]:
         "expert_layout": experts.summary(),
         "quantization": quantization,
     }
+
+
+def _judge_each(counted: Counted) -> dict[str, Any]:
+    """Several streams: each is judged by its own config, and what they agree in is told."""
+    facts = []
+    for part in counted.parts:
+        facts.append(judge(part))
+        _add(counted, part.problems)
+    first = facts[0]
+    return {k: v if all(f[k] == v for f in facts) else None for k, v in first.items()}
 
 
 def _add(counted: Counted, found: list[Problem]) -> None:

@@ -85,7 +85,7 @@ FINAL: dict[str, tuple[Callable[[Reply], None], str]] = {
     "429 for ever": (status(429, Retry_After="0"), "status 429"),
     "429 for an hour": (status(429, Retry_After="3600"), "to be repeated after 3600 s .tried once"),
     "400": (status(400), "status 400"),
-    "short for ever": (short, "ended after"),
+    "short for ever": (short, "ended after|only 85 of 171 bytes"),  # by what is noticed first
     "stall for ever": (stall, "no answer in time"),
     "silent for ever": (silent, "no answer in time"),
     "redirect to nowhere": (status(302), "without Location"),

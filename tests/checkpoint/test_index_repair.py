@@ -68,3 +68,10 @@ def test_nothing_is_written_from_what_is_not_known(model: Path, tmp_path: Path) 
 def test_records_have_no_index(model: Path, tmp_path: Path) -> None:
     done = run_ntool("census", "-", "--repair-index", tmp_path / "x", stdin="")
     assert done.code == 2 and "--repair-index" in done.err
+
+
+def test_a_missing_shard_is_not_repaired_away(model: Path, tmp_path: Path) -> None:
+    (model / TWO).unlink()
+    out = tmp_path / "new.json"
+    done = run_ntool("census", model, "--repair-index", out)
+    assert done.code == 3 and TWO in done.err and not out.exists()

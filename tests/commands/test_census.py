@@ -398,3 +398,27 @@ def test_renames_are_guessed_and_marked(tmp_path: Path) -> None:
     assert [(p["name"], p["severity"]) for p in guesses] == [("t.0.w", "info"), ("t.1.w", "info")]
     assert all("a guess" in p["message"] for p in guesses)
     assert "'m.0.w'" in guesses[0]["message"] and "'m.1.w'" in guesses[1]["message"]
+
+
+def test_each_stream_is_judged_by_its_own_config(tmp_path: Path) -> None:
+    """A dense checkpoint and one in FP8, in either order: both are sound."""
+    from ..fp8 import fp8_files
+
+    fp8 = fp8_files.checkpoint(tmp_path / "fp8")
+    dense = tmp_path / "dense"
+    dense.mkdir()
+    write(dense / "model.safetensors", [("a", "F32", [4])])
+    (dense / "config.json").write_text('{"model_type": "other"}')
+    for order in ([fp8, dense], [dense, fp8]):
+        both = ntool("inspect-headers", *map(str, order))
+        done = ntool("census", "-", stdin=both.stdout)
+        assert (done.returncode, done.stderr) == (0, "")
+        [summary] = kinds(done.stdout)["summary"]
+        assert summary["tensors"] == 15 and summary["quantization"] is None
+    twice = ntool("inspect-headers", str(fp8), str(fp8))
+    [summary] = kinds(ntool("census", "-", stdin=twice.stdout).stdout)["summary"]
+    assert summary["quantization"]["block"] == [128, 128]
+    (fp8 / "config.json").write_text("{}")
+    broken = ntool("inspect-headers", str(dense), str(fp8))
+    done = ntool("census", "-", stdin=broken.stdout)
+    assert done.returncode == 1 and "scale grid" in done.stderr
