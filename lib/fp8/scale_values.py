@@ -11,7 +11,7 @@ import struct
 from array import array
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from operator import attrgetter, itemgetter
+from operator import itemgetter
 
 from ..checkpoint.folder import Folder
 from ..checkpoint.tensor import Problem, Tensor
@@ -20,7 +20,7 @@ GAP = 1 << 16
 """Bytes between two scales that are read along rather than skipped."""
 PIECE = 1 << 22
 """Most bytes of one read, unless one scale is larger."""
-_DTYPE, _NBYTES = itemgetter(1), itemgetter(5)
+_DTYPE, _OFFSET, _NBYTES = itemgetter(1), itemgetter(4), itemgetter(5)
 _FLOATS = ("BF16", "F16", "F32")
 
 
@@ -54,13 +54,17 @@ def check(
     for t in scales:
         by_file.setdefault(t.file, []).append(t)
     for file, group in by_file.items():
-        group.sort(key=attrgetter("offset"))
+        group.sort(key=_OFFSET)
+        values.checked += len(group)
         with folder.open(file) as f:
-            for run in _runs(group):
-                start = run[0].offset
-                end = run[-1].offset + run[-1].nbytes
-                raw = f.read(start, end - start)
-                values.checked += len(run)
+            read = f.read
+            for run, start, end in _runs(group):
+                raw = read(start, end - start)
+                if len(run) == 1:  # beside its codes, as most writers lay it
+                    t = run[0]
+                    if not _sound(t[1], raw):
+                        _note(values, problems, t, raw, limit)
+                    continue
                 dtypes = set(map(_DTYPE, run))
                 one = dtypes.pop() if len(dtypes) == 1 else ""
                 if len(raw) == sum(map(_NBYTES, run)) and _sound(one, raw):
@@ -70,37 +74,45 @@ def check(
                     continue
                 for t in run:
                     piece = raw[t.offset - start : t.offset - start + t.nbytes]
-                    if _sound(t.dtype, piece):
-                        continue
-                    found = _found(t.dtype, piece)
-                    if found is None:
-                        continue
-                    what, severity, text = found
-                    count = getattr(values, what) + 1
-                    setattr(values, what, count)
-                    if count <= limit and severity:
-                        wrong = (
-                            what == "non_finite"
-                        )  # a value that no file should hold, as opposed to odd
-                        problems.append(
-                            Problem("bad-scale", text, severity, t.file, t.name, malformed=wrong)
-                        )
+                    if not _sound(t.dtype, piece):
+                        _note(values, problems, t, piece, limit)
     return values, problems
 
 
-def _runs(scales: list[Tensor]) -> Iterator[list[Tensor]]:
-    """Scales in offset order, cut where the gap or the whole becomes too large to read at once."""
+def _note(values: Values, problems: list[Problem], scale: Tensor, raw: bytes, limit: int) -> None:
+    """Count what is odd about one scale, and tell of it."""
+    if scale.dtype in _FLOATS and not raw.strip(b"\0"):
+        values.zero += 1
+        return
+    found = _found(scale.dtype, raw)
+    if found is None:
+        return
+    what, severity, text = found
+    count = getattr(values, what) + 1
+    setattr(values, what, count)
+    if count <= limit and severity:
+        no_value = what == "non_finite"  # a fault of the file; the others are odd
+        problems.append(
+            Problem("bad-scale", text, severity, scale.file, scale.name, malformed=no_value)
+        )
+
+
+def _runs(scales: list[Tensor]) -> Iterator[tuple[list[Tensor], int, int]]:
+    """Scales in offset order, cut where the gap or the whole becomes too large to read at once;
+    with the first byte of each run, and the one after its last."""
     run: list[Tensor] = []
+    start = end = 0
     for t in scales:
-        if run and (
-            t.offset - (run[-1].offset + run[-1].nbytes) > GAP
-            or t.offset + t.nbytes - run[0].offset > PIECE
-        ):
-            yield run
+        offset, nbytes = t[4], t[5]
+        if run and (offset - end > GAP or offset + nbytes - start > PIECE):
+            yield run, start, end
             run = []
+        if not run:
+            start = offset
         run.append(t)
+        end = offset + nbytes
     if run:
-        yield run
+        yield run, start, end
 
 
 def _sound(dtype: str, raw: bytes) -> bool:

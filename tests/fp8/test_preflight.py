@@ -131,7 +131,8 @@ def test_scales_apart_are_read_apart(tmp_path: Path) -> None:
         Tensor("b", "BF16", (1,), "f", 2 + far, 2),
         Tensor("a", "BF16", (1,), "f", 0, 2),
     ]
-    [run, other] = scale_values._runs(sorted(scales, key=lambda t: t.offset))
-    assert (run[0].name, other[0].name) == ("a", "b")
+    [near, away] = scale_values._runs(sorted(scales, key=lambda t: t.offset))
+    assert (near[0][0].name, away[0][0].name) == ("a", "b")
+    assert near[1:] == (0, 2)
     _, [problem] = scale_values.check(LocalFolder(str(tmp_path)), scales)
     assert problem.name == "b"
