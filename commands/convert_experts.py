@@ -10,8 +10,8 @@ from typing import Annotated
 
 import typer
 
+from .. import conversion_console
 from .. import conversion_options as opt
-from ..console import console
 from ..options import DryRun, Force, MaxHeader, Revision
 
 
@@ -64,19 +64,12 @@ def convert_experts(
     The layout of SOURCE is found from its headers. What cannot be converted without loss or guess
     is refused, every reason by name, before the first byte; the output appears when it is whole.
     """
-    from pathlib import Path
-
-    from ..lib.checkpoint.source import open_checkpoint
-    from ..lib.checkpoint.tensor import first_of
-    from ..lib.conversion import command, run
+    from ..lib.conversion import run
     from ..lib.experts import convert
 
     if merge is not None:
         opt.merge_alone(source, output, part, resume, dry_run, verify)
-        with console.stream(main="file", source=merge) as stream:
-            files, summary = command.merged(Path(merge), force, convert.KINDS)
-            stream.write_all("file", files)
-            stream.write("summary", **summary)
+        conversion_console.merge(merge, force, convert.KINDS)
         return
     if source is None or output is None or to is None:
         raise typer.BadParameter("SOURCE, --output DIR and --to LAYOUT are needed")
@@ -84,26 +77,13 @@ def convert_experts(
         raise typer.BadParameter("--names is for --to split")
     wish = convert.Wish(to, gate_up_order, names or "gate-up-down", shard_size)
     wish.check()
-    options = run.Options(jobs, run.part_of(part), resume, force)
-    with console.stream(main="file", source=source, hold=True) as stream:
-        checkpoint = open_checkpoint(source, revision=revision, max_header=max_header)
-        stream.begin(format=checkpoint.format, revision=checkpoint.revision)
-        try:
-            plan = convert.plan(checkpoint, wish)
-        except convert.Refused as e:
-            stream.write_all("problem", (p.record() for p in e.problems))
-            raise
-        stream.write_all("problem", (p.record() for p in checkpoint.problems))
-        warning = first_of(checkpoint.problems, "warning", source)
-        if warning is not None:
-            console.note(f"warning: {warning}")
-        with console.bar(plan.nbytes, "converting", unit="B") as bar:
-            options.progress = bar.update
-            outcome = command.carry_out(plan, Path(output), options, dry_run=dry_run, verify=verify)
-        stream.write_all("file", outcome.files)
-        stream.write_all("problem", (p.record() for p in outcome.problems))
-        stream.write("summary", **outcome.summary)
-    if outcome.problems:
-        first = outcome.problems[0]
-        console.say(f"{output}: {first.file}: {first.name}: {first.message}")
-        raise typer.Exit(1)
+    conversion_console.convert(
+        source,
+        output,
+        lambda checkpoint: (convert.plan(checkpoint, wish), checkpoint.problems),
+        run.Options(jobs, run.part_of(part), resume, force),
+        revision=revision,
+        max_header=max_header,
+        dry_run=dry_run,
+        verify=verify,
+    )

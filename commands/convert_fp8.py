@@ -10,8 +10,8 @@ from typing import Annotated
 
 import typer
 
+from .. import conversion_console
 from .. import conversion_options as opt
-from ..console import console
 from ..options import DryRun, Exclude, Force, Include, MaxHeader, Revision
 
 
@@ -80,17 +80,12 @@ def convert_fp8(
     The output appears when it is whole. A killed run leaves a hidden folder beside it that --resume
     goes on with; a wrong checkpoint is refused before the first byte, every reason by name.
     """
-    from pathlib import Path
-
-    from ..lib.conversion import command, run
+    from ..lib.conversion import run
     from ..lib.fp8 import conversion
 
     if merge is not None:
         opt.merge_alone(source, output, part, resume, dry_run, verify)
-        with console.stream(main="file", source=merge) as stream:
-            files, summary = command.merged(Path(merge), force, conversion.KINDS)
-            stream.write_all("file", files)
-            stream.write("summary", **summary)
+        conversion_console.merge(merge, force, conversion.KINDS)
         return
     if source is None or output is None:
         raise typer.BadParameter("SOURCE and --output DIR are needed")
@@ -106,24 +101,13 @@ def convert_fp8(
         reading=scale_reading,
     )
     options = run.Options(jobs, run.part_of(part), resume, force)
-    with console.stream(main="file", source=source, hold=True) as stream:
-        checkpoint = conversion.open_source(source, revision, max_header)
-        stream.begin(format=checkpoint.format, revision=checkpoint.revision)
-        try:
-            plan, warnings = conversion.plan(checkpoint, wish, options.statistics)
-        except conversion.Refused as e:
-            stream.write_all("problem", (p.record() for p in e.problems))
-            raise
-        stream.write_all("problem", (p.record() for p in warnings))
-        if warnings:
-            console.note(f"warning: {warnings[0].message}")
-        with console.bar(plan.nbytes, "converting", unit="B") as bar:
-            options.progress = bar.update
-            outcome = command.carry_out(plan, Path(output), options, dry_run=dry_run, verify=verify)
-        stream.write_all("file", outcome.files)
-        stream.write_all("problem", (p.record() for p in outcome.problems))
-        stream.write("summary", **outcome.summary)
-    if outcome.problems:
-        first = outcome.problems[0]
-        console.say(f"{output}: {first.file}: {first.name}: {first.message}")
-        raise typer.Exit(1)
+    conversion_console.convert(
+        source,
+        output,
+        lambda checkpoint: conversion.plan(checkpoint, wish, options.statistics),
+        options,
+        revision=revision,
+        max_header=max_header,
+        dry_run=dry_run,
+        verify=verify,
+    )

@@ -6,15 +6,13 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from ..checkpoint.safetensors_header import MAX_HEADER
-from ..checkpoint.source import open_checkpoint
 from ..checkpoint.tensor import Checkpoint, Problem
 from ..conversion.plan import SHARD_NBYTES, Plan
 from ..errors import UsageProblem
 from . import to_dense, to_fp8, to_qdq
 from .to_dense import Refused
 
-__all__ = ["Refused", "Wish", "open_source", "plan"]
+__all__ = ["Refused", "Wish", "plan"]
 
 TARGETS = (*to_dense.DTYPES, "qdq", "fp8")
 KINDS = ("dense", "fp8", "qdq")
@@ -34,17 +32,6 @@ class Wish:
     shard_nbytes: int = SHARD_NBYTES
     lowering: str | None = None
     reading: str | None = None
-
-
-def open_source(
-    source: str, revision: str | None = None, max_header: int = MAX_HEADER
-) -> Checkpoint:
-    """The checkpoint that is converted.
-
-    Raises:
-        as `open_checkpoint`.
-    """
-    return open_checkpoint(source, revision=revision, max_header=max_header)
 
 
 def plan(

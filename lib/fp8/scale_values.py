@@ -49,7 +49,8 @@ def check(
     Raises:
         NotReadable: a file cannot be opened.
     """
-    values, problems = Values(), []
+    values = Values()
+    problems: list[Problem] = []
     by_file: dict[str, list[Tensor]] = {}
     for t in scales:
         by_file.setdefault(t.file, []).append(t)

@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 
+from ntool.lib.checkpoint.source import open_checkpoint
 from ntool.lib.conversion import command
 from ntool.lib.conversion.run import Options
 from ntool.lib.fp8 import conversion
@@ -18,14 +19,14 @@ from ntool.lib.fp8.conversion import Wish
 
 def planned(source: Path, **wish: Any) -> tuple[Any, Any]:
     """(plan, warnings) of a conversion."""
-    return conversion.plan(conversion.open_source(str(source)), Wish(to="qdq", **wish), {})
+    return conversion.plan(open_checkpoint(str(source)), Wish(to="qdq", **wish), {})
 
 
 def convert(source: Path, out: Path, **wish: Any) -> Path:
     """The package; what was verified holds."""
     options = Options()
     plan, _ = conversion.plan(
-        conversion.open_source(str(source)), Wish(to="qdq", **wish), options.statistics
+        open_checkpoint(str(source)), Wish(to="qdq", **wish), options.statistics
     )
     outcome = command.carry_out(plan, out, options, dry_run=False, verify=True)
     assert outcome.problems == []

@@ -263,12 +263,14 @@ def test_the_published_checkpoint_by_its_headers(tmp_path: Path) -> None:
 
 def test_a_scale_that_was_not_looked_at_before(tmp_path: Path) -> None:
     """Those of a remote source are judged as they pass."""
+    from ntool.lib.checkpoint.source import open_checkpoint
     from ntool.lib.conversion.open_files import OpenFiles
     from ntool.lib.fp8.codes import Scales
-    from ntool.lib.fp8.conversion import open_source
 
     bad = bf16(np.array([[1.0, np.inf, np.nan]]))
-    checkpoint = open_source(str(small(tmp_path / "c", {"s": bad, "t": scales((2,))}, {"a": 1})))
+    checkpoint = open_checkpoint(
+        str(small(tmp_path / "c", {"s": bad, "t": scales((2,))}, {"a": 1}))
+    )
     with OpenFiles(checkpoint.folder) as files:
         (raw,) = Scales(checkpoint.tensors["t"], files).bands()
         assert len(raw) == 4

@@ -1,0 +1,82 @@
+"""What both converting commands say and do around a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from .console import console
+
+if TYPE_CHECKING:
+    from .lib.checkpoint.tensor import Checkpoint, Problem
+    from .lib.conversion.plan import Plan
+    from .lib.conversion.run import Options
+
+Planned = Callable[["Checkpoint"], "tuple[Plan, list[Problem]]"]
+"""A checkpoint -> what will be written, and everything odd about it."""
+
+
+def convert(
+    source: str,
+    output: str,
+    plan: Planned,
+    options: Options,
+    *,
+    revision: str | None,
+    max_header: int,
+    dry_run: bool,
+    verify: bool,
+) -> None:
+    """Open a checkpoint, plan, carry the plan out, and tell of it: `problem`, `file`, `summary`.
+
+    Raises:
+        Exit: 1, verifying found a difference.
+        and what opening, planning and writing raise; findings of a refusal are told before.
+    """
+    from .lib.checkpoint.source import open_checkpoint
+    from .lib.checkpoint.tensor import first_of
+    from .lib.conversion import command
+
+    with console.stream(main="file", source=source, hold=True) as stream:
+        checkpoint = open_checkpoint(source, revision=revision, max_header=max_header)
+        stream.begin(format=checkpoint.format, revision=checkpoint.revision)
+        try:
+            planned, problems = plan(checkpoint)
+        except Exception as e:
+            found = getattr(e, "problems", ())
+            stream.write_all("problem", (p.record() for p in found))
+            raise
+        stream.write_all("problem", (p.record() for p in problems))
+        warning = first_of(problems, "warning", source)
+        if warning is not None:
+            console.note(f"warning: {warning}")
+        with console.bar(planned.nbytes, "converting", unit="B") as bar:
+            options.progress = bar.update
+            outcome = command.carry_out(
+                planned, Path(output), options, dry_run=dry_run, verify=verify
+            )
+        stream.write_all("file", outcome.files)
+        stream.write_all("problem", (p.record() for p in outcome.problems))
+        stream.write("summary", **outcome.summary)
+    if outcome.problems:
+        console.say(first_of(outcome.problems, "error", output) or "")
+        raise typer.Exit(1)
+
+
+def merge(folder: str, force: bool, kinds: tuple[str, ...]) -> None:
+    """Finish what was made in parts, and tell of it: `file`, `summary`.
+
+    Args:
+        kinds: of conversions that the command makes.
+    Raises:
+        as `lib.conversion.run.merge`.
+    """
+    from .lib.conversion import command
+
+    with console.stream(main="file", source=folder) as stream:
+        files, summary = command.merged(Path(folder), force, kinds)
+        stream.write_all("file", files)
+        stream.write("summary", **summary)
