@@ -21,6 +21,8 @@ Rules = Sequence[tuple[str, str]]
 """(group, regular expression) pairs; the first whose expression is found in the name counts."""
 
 OTHER = "other"
+START = 5.0
+"""Seconds that the rules of a file have, and a little more for each name."""
 MAX_RULES = 1_000_000
 """Largest file of grouping rules, bytes."""
 KEYS = ("family", "component", "dtype", "layer", "prefix", "file", "shape", "role")
@@ -124,7 +126,7 @@ def by_file(path: str) -> Key:
     find = _first_of(rules)
 
     def keys(tensors: Sequence[Tensor]) -> list[str]:
-        with time_limit(5 + 20e-6 * len(rules) * len(tensors), path):
+        with time_limit(START + 20e-6 * len(rules) * len(tensors), path):
             return [find(t.name) for t in tensors]
 
     return keys
