@@ -11,9 +11,9 @@ from ntool.lib.errors import InputError
 from ntool.lib.families.qwen4_exp.ngram_table import head_sizes, shards, table_rows
 from ntool.lib.families.values import Values
 
-PRIMES = json.loads((Path(__file__).parents[2] / "data" / "qwen4-exp" / "primes.json").read_text())[
-    "cases"
-]
+PRIMES = json.loads(
+    (Path(__file__).parents[2] / "data" / "qwen4-exp" / "ngram" / "primes.json").read_text()
+)["cases"]
 PUBLISHED = {
     "ngram_size": 3,
     "heads_per_ngram": 8,
