@@ -106,9 +106,9 @@ def attention(
     """softmax(q k^T scale + bias) v with grouped heads; query head h uses key head h div (H/KV).
 
     The H/KV query heads of one key head are stacked as rows of one matrix product, so keys and
-    values are never repeated. Softmax in float32. In 16 bits the scores are rounded before and after
-    they are scaled, as the published implementations round them; in float32 the queries are scaled,
-    which are fewer.
+    values are never repeated. Softmax in float32. In 16 bits the scores are rounded before and
+    after they are scaled, as the published implementations round them; in float32 the queries are
+    scaled, which are fewer.
 
     Args:
         q: [B, H, S, hd]. k, v: [B, KV, T, hd].
