@@ -1,4 +1,7 @@
-"""Fields of config.json: what they become, and every value that is refused by name."""
+"""Fields of config.json: what they become, and every value that is refused by name.
+
+Rules of the format notes: Q1 to Q5, over the rows that they are for.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Checkpoints that are not what their config demands, each refused by name; and renames."""
+"""Checkpoints that are not what their config demands, each refused by name; and renames.
+
+Rules of the format notes: Q6 (headers first), Q8 (names and shapes), Q9 (hash buffers), Q10 (text
+alone), Q40, Q41 and Q44 (FP8).
+"""
 
 from __future__ import annotations
 
@@ -73,7 +77,7 @@ def set_block(config: dict[str, Any], *block: int) -> None:
 GRID = f"{UP}_scale_inv"
 MISSING, WRONG, NOT = SourceNotFound, InputError, Unsupported
 CASES: dict[str, tuple[str, Change, type[NtoolError], tuple[str, ...]]] = {
-    # FP8: "Negative cases to derive from these" and Q40
+    # FP8: Q40 and the format notes' negative cases; where codes and scales lie: Q41
     "a scale is missing": ("text-fp8", lambda t, c: t.pop(GRID), WRONG,
         (f"'{UP}'", "without a scale", GRID)),
     "grid [2, 1]": ("text-fp8", lambda t, c: t.update({GRID: scales((2, 1))}), WRONG,
@@ -91,7 +95,13 @@ CASES: dict[str, tuple[str, Change, type[NtoolError], tuple[str, ...]]] = {
         ("shard_0.weight'", "without a scale")),
     "PLE scale of two": (
         "text-fp8", lambda t, c: t.update({f"{NGRAM}.weight_scale": scales((2,))}), WRONG,
-        (f"'{NGRAM}.weight_scale'", "found [2]")),
+        (f"'{NGRAM}.weight_scale'", "found [2], expected one scale")),
+    "PLE scale of each row": (
+        "text-fp8", lambda t, c: t.update({f"{NGRAM}.weight_scale": scales((16,))}), WRONG,
+        (f"'{NGRAM}.weight_scale'", "found [16], expected one for all shards")),
+    "PLE scale of one shard": (
+        "text-fp8", lambda t, c: t.update({f"{NGRAM}.shard_3.weight_scale": scales((1,))}), WRONG,
+        (f"'{NGRAM}.shard_3.weight_scale'", "one for all shards")),
     "PLE scale F32": (
         "text-fp8", lambda t, c: t.update({f"{NGRAM}.weight_scale": scales((1,), dtype="F32")}),
         WRONG, (f"'{NGRAM}.weight_scale'", "found F32, expected BF16")),
@@ -103,6 +113,11 @@ CASES: dict[str, tuple[str, Change, type[NtoolError], tuple[str, ...]]] = {
     "shard in BF16": (
         "text-fp8", lambda t, c: t.update({f"{NGRAM}.shard_3.weight": bf16(16, 8)}), WRONG,
         (f"'{NGRAM}.shard_3.weight'", "found BF16, expected F8_E4M3")),
+    "expert in BF16": (
+        "text-fp8", lambda t, c: (t.update({UP: bf16(136, 160)}), t.pop(GRID)), WRONG,
+        (f"'{UP}'", "found BF16, expected F8_E4M3")),
+    "codes are missing": ("text-fp8", lambda t, c: t.pop(UP), WRONG,
+        (f"'{GRID}'", "a scale without an FP8 weight", "(and 1 more)")),
     "FP8 elsewhere": (
         "text-fp8", lambda t, c: t.update({
             f"{L}0.mlp.gate.weight": codes((4, 160)),
@@ -138,19 +153,21 @@ CASES: dict[str, tuple[str, Change, type[NtoolError], tuple[str, ...]]] = {
     "another quantisation": (
         "text-fp8", lambda t, c: c["quantization_config"].update(quant_method="awq"), NOT,
         ("quant_method", "'awq'", "'fp8'")),
-    # hash buffers
+    # hash buffers: Q9, with both values
     "a head's size": (
         "text-fp8", lambda t, c: add_one(t, f"{BUFFERS}ngram_heads_vocab_sizes", 2), WRONG,
         (f"'{BUFFERS}ngram_heads_vocab_sizes'", "entry 2: found 62, expected 61")),
     "a multiplier": (
         "image-text", lambda t, c: add_one(t, f"{BUFFERS}layer_multipliers"), WRONG,
-        (f"'{BUFFERS}layer_multipliers'", "entry 0: found ", "derived from the config")),
+        (f"'{BUFFERS}layer_multipliers'",
+         "entry 0: found 40323955908725928, expected 40323955908725927, derived from the config")),
     "an offset": (
         "text", lambda t, c: add_one(
             t, "model.layers.5.ple.ple_embedding.ngram_heads_offsets", 3), WRONG,
-        ("layers.5.ple.ple_embedding.ngram_heads_offsets'", "found 224, expected 223")),
+        ("layers.5.ple.ple_embedding.ngram_heads_offsets'", "entry 3: found 224, expected 223")),
     "another seed": ("text", lambda t, c: c.update(seed=1235), WRONG,
-        ("layer_multipliers'", "entry 0: found 45127795511254153")),
+        ("layer_multipliers'", "entry 0: found 45127795511254153, expected 68103748982915143",
+         "(and 1 more)")),
     "buffer of another shape": (
         "text-half", lambda t, c: t.update({
             "model.layers.1.ple.ple_embedding.layer_multipliers": ("I64", np.ones(4, "i8"))}),
@@ -159,7 +176,7 @@ CASES: dict[str, tuple[str, Change, type[NtoolError], tuple[str, ...]]] = {
         "text-half", lambda t, c: t.update({
             "model.layers.1.ple.ple_embedding.layer_multipliers": ("F32", np.ones(3, "f4"))}),
         WRONG, ("layer_multipliers'", "found F32, expected I64")),
-    # names and shapes
+    # names and shapes: Q8
     "unknown": ("image-text", lambda t, c: t.update({f"{L}0.foo.weight": bf16(3)}), WRONG,
         (f"'{L}0.foo.weight'", "not a tensor of the family")),
     "two unknown": (
@@ -197,6 +214,8 @@ CASES: dict[str, tuple[str, Change, type[NtoolError], tuple[str, ...]]] = {
     "PLE ids from zero": (
         "text-half", lambda t, c: c.update(ple_layer_ids=[3]), WRONG,
         ("'model.layers.1.ple.", "not a tensor of the family")),
+    "another number of shards": ("text", lambda t, c: c.update(split_ngram_parts=8), WRONG,
+        ("ngram_embedding.shard_0.weight'", "found [16, 6], expected [32, 6]")),
     "type": (
         "text", lambda t, c: t.update({"model.layers.0.linear_attn.A_log":
                                        ("I64", np.ones(4, "i8"))}), WRONG,
@@ -214,6 +233,13 @@ def test_refused_by_name(tmp_path: Path, case: str) -> None:
     assert e.value.message.startswith(f"{checkpoint.source}: ")
     for part in said:
         assert part in e.value.message, e.value.message
+
+
+def test_a_missing_scale_is_one_finding(tmp_path: Path) -> None:
+    """Both the pairing and the inventory lack it."""
+    with pytest.raises(InputError) as e:
+        check(edited(tmp_path / "c", "text-fp8", lambda t, c: t.pop(GRID)))
+    assert "more)" not in e.value.message
 
 
 VISUAL: dict[str, tuple[Change, type[NtoolError], tuple[str, ...]]] = {
@@ -242,6 +268,8 @@ def test_the_tower_is_judged_where_it_is_loaded(tmp_path: Path, case: str) -> No
 
 
 def test_mtp_is_counted_and_not_judged(tmp_path: Path) -> None:
+    """Q10: whatever it holds, FP8 without a scale among it."""
+
     def change(t: Tensors, c: dict[str, Any]) -> None:
         t["mtp.fc_hidden.weight"] = bf16(3)
         t["mtp.surprise"] = bf16(1)
@@ -256,6 +284,8 @@ def test_mtp_is_counted_and_not_judged(tmp_path: Path) -> None:
 
 
 def test_buffers_may_be_absent(tmp_path: Path) -> None:
+    """Q9: they follow from the config."""
+
     def change(t: Tensors, c: dict[str, Any]) -> None:
         for name in [n for n in t if ".ple_embedding.ngram_heads_" in n or "multipliers" in n]:
             del t[name]
@@ -277,6 +307,7 @@ def test_the_table_scale_may_have_no_axis(tmp_path: Path) -> None:
 
 
 def test_fp8_with_pictures() -> None:
+    """Q44: refused, with the way out."""
     checkpoint = open_checkpoint(str(DATA / "qwen4-exp" / "text-fp8"))
     with pytest.raises(Unsupported, match="--text-only"):
         check(checkpoint, text_only=False)
@@ -294,7 +325,7 @@ def test_fused_fp8_experts_whose_halves_share_a_block(tmp_path: Path) -> None:
         t[f"{at}.down_proj"] = codes((4, 160, 136))
         t[f"{at}.down_proj_scale_inv"] = scales((4, 2, 2))
 
-    with pytest.raises(Unsupported, match="share a block of scales: found moe_.* 136"):
+    with pytest.raises(Unsupported, match=r"share a block of scales: found moe_.* 136"):
         check(edited(tmp_path / "c", "text-fp8", change))
 
 
@@ -329,27 +360,46 @@ def repacked(folder: Path, case: str, change: Callable[[dict[str, Tensors]], obj
 
 
 ONE, TWO = "model-00001-of-00003.safetensors", "model-00002-of-00003.safetensors"
-FILES: dict[str, tuple[Callable[[dict[str, Tensors]], object], str]] = {
-    "in two files": (lambda f: f[TWO].update({"lm_head.weight": bf16(120, 48)}), "lm_head.weight"),
-    "named, not there": (lambda f: f[ONE].pop("lm_head.weight"), "lm_head.weight"),
-    "there, not named": (lambda f: f[ONE].update({"model.more": bf16(2)}), "model.more"),
-    "elsewhere": (lambda f: f[TWO].update({"lm_head.weight": f[ONE].pop("lm_head.weight")}),
-                  "lm_head.weight"),
+HEAD = "lm_head.weight"
+FILES: dict[str, tuple[Callable[[dict[str, Tensors]], object], type[NtoolError], str]] = {
+    "in two files": (lambda f: f[TWO].update({HEAD: bf16(120, 48)}), WRONG,
+                     f"{HEAD}: in 2 files: found {ONE} and {TWO}"),
+    "named, not there": (lambda f: f[ONE].pop(HEAD), MISSING,
+                         f"{ONE}: {HEAD}: named by the index, absent from the header"),
+    "there, not named": (lambda f: f[ONE].update({"model.more": bf16(2)}), WRONG,
+                         f"{ONE}: tensor 'model.more': in the file, and not named by the index"),
+    "elsewhere": (lambda f: f[TWO].update({HEAD: f[ONE].pop(HEAD)}), WRONG,
+                  f"{HEAD}: the index says {ONE}, but it is in {TWO}"),
+    "no such file": (lambda f: f.pop(TWO), MISSING, TWO),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("case", FILES)
 def test_index_and_files_must_agree(tmp_path: Path, case: str) -> None:
-    change, name = FILES[case]
+    """Q8: a name in two files, and names that one of index and header has."""
+    change, error, said = FILES[case]
     home = json.loads((DATA / "qwen4-exp/text/model.safetensors.index.json").read_text())
-    assert home["weight_map"]["lm_head.weight"] == ONE
+    assert home["weight_map"][HEAD] == ONE
     checkpoint = open_checkpoint(str(repacked(tmp_path / "c", "text", change)))
-    with pytest.raises((InputError, SourceNotFound), match=re.escape(name)):
+    with pytest.raises(error, match=re.escape(said)) as e:
         check(checkpoint)
+    assert type(e.value) is error
+
+
+def test_a_name_twice_in_the_index(tmp_path: Path) -> None:
+    """Q8: of two entries of one name no reader takes the same one."""
+    folder = copied(tmp_path / "c", "text")
+    index = folder / "model.safetensors.index.json"
+    text = index.read_text()
+    entry = f'"{HEAD}": "{ONE}"'
+    assert text.count(entry) == 1
+    index.write_text(text.replace(entry, f'{entry}, "{HEAD}": "{TWO}"'))
+    with pytest.raises(InputError, match=HEAD):
+        check(open_checkpoint(str(folder)))
 
 
 def test_headers_are_told_before_payloads(tmp_path: Path) -> None:
-    """A file that ends in its payload: first what its header says of shapes, then that it ends."""
+    """Q6. Of a file that ends in its payload: first what its header says of shapes."""
     folder = copied(tmp_path / "c", "text")
     for path in folder.glob("*.safetensors"):
         raw = path.read_bytes()
@@ -407,7 +457,7 @@ def test_a_tied_head_that_differs(tmp_path: Path) -> None:
 
     checkpoint = tied(tmp_path / "c", change)
     check(checkpoint)
-    with pytest.raises(InputError, match="byte 11519, in row 119: found .., expected .."):
+    with pytest.raises(InputError, match=r"byte 11519, in row 119: found .., expected .."):
         weights.check_tied(checkpoint)
     halves = tied(tmp_path / "d", lambda t, c: t.update(
         {"lm_head.weight": ("F16", t["lm_head.weight"][1].astype(np.float16))}))  # fmt: skip
