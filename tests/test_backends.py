@@ -1,4 +1,4 @@
-"""Q55 of the notes on Qwen4-Exp: where a backend is missing, tests skip before they make a model."""
+"""Q55 of the notes on Qwen4-Exp: without its backend a test skips before it makes a model."""
 
 from __future__ import annotations
 
