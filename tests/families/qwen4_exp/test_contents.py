@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from pathlib import Path
 from typing import Any
 
@@ -108,17 +107,10 @@ def test_sound_checkpoints_pass(case: str) -> None:
 
 
 def test_the_published_repository_passes(tmp_path: Path) -> None:
-    """152,089 tensors whose payloads are holes but for the few values that are known.
-
-    It takes half a second; the bound only tells a table from a walk over a list for each name.
-    """
+    """152,089 tensors whose payloads are holes but for the few values that are known."""
     checkpoint = open_checkpoint(str(write_fp8_full(tmp_path / "full")))
     assert len(checkpoint.tensors) == 152_089
-    started = time.process_time()
     weights.check(checkpoint, read_config(checkpoint.config), text_only=True)
-    took = time.process_time() - started
-    print(f"checked {len(checkpoint.tensors)} tensors in {took:.2f} s")
-    assert took < 8
     name = "model.language_model.layers.47.mlp.experts.511.down_proj.weight"
     checkpoint.tensors[name] = checkpoint.tensors[name]._replace(shape=(2560, 641))
     with pytest.raises(InputError, match=r"47\.mlp\.experts\.511\.down_proj.*\[2560, 641\]"):
