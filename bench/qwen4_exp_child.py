@@ -39,7 +39,9 @@ def main() -> None:
         started = time.perf_counter()
         chosen = [row[0] for row in pipeline.decode(prefix, int(decode) + 1)]
         step.append((time.perf_counter() - started) / int(decode))
-    print(json.dumps({"prefill": min(prefill), "token": min(step), "chosen": chosen[: int(decode)]}))
+    print(
+        json.dumps({"prefill": min(prefill), "token": min(step), "chosen": chosen[: int(decode)]})
+    )
 
 
 if __name__ == "__main__":
