@@ -155,7 +155,7 @@ def test_nodes_do_not_grow_with_experts(fp8: bool, dtype: str) -> None:
 @pytest.mark.parametrize("how", ["dense", "fp8", "fp8-bf16"])
 @pytest.mark.parametrize("dtype", TYPES)
 def test_one_scan_over_experts(how: str, dtype: str) -> None:
-    """Q17, Q18, Q21, Q22: it carries the accumulator [rows, H] in T alone and has no scan
+    """Q17, Q18, Q20 to Q22: it carries the accumulator [rows, H] in T alone and has no scan
     outputs; an If skips experts without rows; exactly two products, in T."""
     T, H = TYPES[dtype], SMALL["hidden_size"]
     m = model(SMALL, T, **HOW[how])
@@ -175,6 +175,10 @@ def test_one_scan_over_experts(how: str, dtype: str) -> None:
         assert ops.count("MatMul") == 2
         assert not {"Gemm", "Einsum", "Scan", "Loop"} & set(ops)
         assert all(t[n.input[0]][0] == T for n, t in inside if n.op_type == "MatMul")
+        # Q20: gate / (1 + exp(-gate)) in float32, not by the sigmoid
+        assert {"Exp", "Div"} <= set(ops) and "Sigmoid" not in ops
+        (quotient,) = ((n, t) for n, t in inside if n.op_type == "Div")
+        assert {quotient[1][i][0] for i in quotient[0].input} == {FLOAT}
         outer = [n.op_type for n in body.node]
         assert outer.count("If") == outer.count("NonZero") == 1 and "MatMul" not in outer
         (choice,) = (n for n in body.node if n.op_type == "If")

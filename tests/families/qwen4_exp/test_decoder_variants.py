@@ -346,6 +346,22 @@ def cut(name: str, both: Array, alone: Array) -> Array:
     return both.take(range(extra, both.shape[axis]), axis)
 
 
+def test_a_call_of_one_token_masks_nothing(base: tuple[Decoder, R.Decoder]) -> None:
+    """The states of convolutions and of the delta net take the token whatever the mask says."""
+    d, _ = base
+    first, one = CALLS[:2]
+    mask = one["attention_mask"].copy()
+    mask[1, -1] = 0
+    masked = one | {"attention_mask": mask}
+    check(*base, [first, masked])
+    check(*base, [{k: v[..., -1:] for k, v in masked.items()}])
+    state = d.call(first, None)[1]
+    plain, found = d.call(one, state)[0], d.call(masked, state)[0]
+    for role in ("0.conv_state", "0.recurrent_state", "0.ple_conv_state", "0.ple_context"):
+        np.testing.assert_array_equal(found[f"present.{role}"], plain[f"present.{role}"])
+    assert deviation(found["present.2.conv_state"][1], plain["present.2.conv_state"][1]) > IGNORED
+
+
 def test_embeddings_and_ids_of_ngrams_are_independent() -> None:
     d, weights = pair(BASE, text_only=False)
     made = weights.made | {}
