@@ -12,8 +12,10 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from ntool.lib.checkpoint.tensor import Tensor
 from ntool.lib.families.qwen4_exp.config import read_config
 from ntool.lib.families.qwen4_exp.decoder import decoder, states
+from ntool.lib.families.qwen4_exp.weights import renamed
 from ntool.lib.graph.builder import (
     BFLOAT16,
     FLOAT,
@@ -25,6 +27,7 @@ from ntool.lib.graph.builder import (
     Graph,
 )
 
+from ...sparse_files import CENSUS, fp8_listing
 from .decoder_cases import config_of
 from .decoder_variants import SMALL, Names, config
 
@@ -394,3 +397,31 @@ def test_parameters_are_called_as_in_a_checkpoint_of_text_alone() -> None:
     names = Names()
     decoder(read_config(SMALL).text, names, FLOAT, text_only=False)
     assert "model.embed_tokens.weight" not in names.claims
+
+
+# --- at the published size ------------------------------------------------------------------------
+
+
+def test_the_published_decoder() -> None:
+    """Every text tensor of the release is taken once, in its type and shape; only the hash buffers,
+    which are derived, are not. 48 layers of 512 experts are 4 MB of graph."""
+    values = json.loads((CENSUS / "fp8-full.config.json").read_text())
+    c = read_config(values, text_only=True)
+    names = Names()
+    g = decoder(c.text, names, BFLOAT16, text_only=True, fp8=True)
+    listing = {n: Tensor(n, d, tuple(s), "", 0, 0) for n, d, s, _ in fp8_listing()}
+    rename = renamed(c, listing)
+    taken = []
+    for name, (shape, dtype) in names.claims.items():
+        kind = {BFLOAT16: "BF16", FP8: "F8_E4M3"}[dtype]
+        for stored, part in rename(name, shape)[0]:
+            found = listing[stored]
+            assert (found.dtype, found.shape or (1,)) == (kind, part or (1,)), stored
+            taken.append(stored)
+    others = ("mtp.", "model.visual.")
+    text = {n for n in listing if not n.startswith(others)}
+    assert len(taken) == len(set(taken)) == 148_652
+    assert {n.rpartition(".")[2] for n in text - set(taken)} == {
+        *("layer_multipliers", "ngram_heads_vocab_sizes", "ngram_heads_offsets"),
+    }  # fmt: skip
+    assert g.model().ByteSize() < 5_000_000
