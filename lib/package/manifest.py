@@ -149,8 +149,10 @@ def weight_report(plan: Plan) -> dict[str, Any]:
     actions: dict[str, str] = {}
     for name, bound in plan.all_bindings.items():
         for b in bound.values():
-            share = b.nbytes // len(b.sources)
-            for i, tensor in enumerate(b.sources):
+            done = 0
+            for tensor in b.sources:
+                share, before = b.share(tensor), done
+                done += share
                 needed.setdefault(tensor.name, []).append(name)
                 if name not in written:
                     continue
@@ -160,7 +162,7 @@ def weight_report(plan: Plan) -> dict[str, Any]:
                     "name": b.name,
                     "dtype": b.dtype,
                     "file": f"{name}/{placed.file}",
-                    "offset": placed.offset + i * share,
+                    "offset": placed.offset + before,
                     "nbytes": share,
                 }
                 if b.reason:
