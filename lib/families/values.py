@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..errors import InputError
+from ..checkpoint.strict_json import has_lone_surrogate
+from ..errors import InputError, Unsupported
 
 MAX_COUNT = 1_000_000
 """Largest value of a size that is believed; far above any model, small enough to fail quickly."""
@@ -27,6 +28,15 @@ class Values:
         """The error that a value of this object is."""
         return InputError(f"{self.where}: '{key}'", found=found, expected=expected)
 
+    def unsupported(self, key: str, expected: object) -> Unsupported:
+        """The refusal of a value of this object that is sound, and that nothing is built for."""
+        found = repr(self.values.get(key))[:40]
+        return Unsupported(f"{self.where}: '{key}'", found=found, expected=expected)
+
+    def given(self, key: str) -> bool:
+        """Whether there is a value; null is none."""
+        return self.values.get(key) is not None
+
     def size(
         self, key: str, default: int | None = None, *, lowest: int = 1, most: int = MAX_COUNT
     ) -> int:
@@ -48,3 +58,36 @@ class Values:
         if not isinstance(value, bool):
             raise self.wrong(key, repr(value)[:40], "true or false")
         return value
+
+    def number(
+        self, key: str, default: float | None = None, *, least: float = 1e-6, most: float = 1e12
+    ) -> float:
+        value: Any = self.values.get(key)
+        value = default if value is None else value
+        if isinstance(value, list) and len(value) == 1:  # as in `size`
+            value = value[0]
+        # the bounds also keep what float32 cannot hold from becoming 0 or infinity in a graph
+        if type(value) not in (int, float) or not least <= value <= most:
+            found = "none" if value is None else repr(value)[:40]
+            raise self.wrong(key, found, f"a number from {least:g} to {most:g}")
+        return float(value)
+
+    def text(self, key: str, default: str | None = None) -> str:
+        value = self.values.get(key)
+        value = default if value is None else value
+        if not isinstance(value, str) or has_lone_surrogate(value):
+            found = "none" if value is None else repr(value)[:40]
+            raise self.wrong(key, found, "a string of UTF-8")
+        return value
+
+    def integers(
+        self, key: str, default: list[int] | None = None, *, lowest: int = 0, most: int = MAX_COUNT
+    ) -> tuple[int, ...]:
+        value = self.values.get(key)
+        value = default if value is None else value
+        if not isinstance(value, list) or not all(
+            type(v) is int and lowest <= v <= most for v in value
+        ):
+            found = "none" if value is None else repr(value)[:40]
+            raise self.wrong(key, found, f"a list of integers from {lowest} to {most}")
+        return tuple(value)

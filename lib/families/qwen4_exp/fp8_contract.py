@@ -14,7 +14,7 @@ from typing import Any
 from ...checkpoint.tensor import Problem, Tensor
 from ...fp8.pairs import FP8, Pairs
 from ..values import Values
-from .inventory import ALONE, COMPOSITE, PLE, ROLES, ple_layers, tied, wanted_text
+from .inventory import ALONE, COMPOSITE, PLE, ROLES, ple_layers, text_of, tied, wanted_text
 from .ngram_table import shards, table_rows
 
 BLOCK = (128, 128)
@@ -113,7 +113,7 @@ def _skip_list(tensors: Mapping[str, Tensor], pairs: Pairs) -> Iterator[Problem]
 def _names(config: dict[str, Any], tensors: Mapping[str, Tensor]) -> Iterator[Problem]:
     """Every tensor of the text model that the config demands, and no other."""
     top = Values(config, "config.json")
-    text = top.inner("text_config") if "text_config" in config else top
+    text = text_of(top)
     start = COMPOSITE if f"{COMPOSITE}embed_tokens.weight" in tensors else ALONE
     layers, experts = text.size("num_hidden_layers"), text.size("num_experts")
     known = set(wanted_text(text, start, tied(config, text)))

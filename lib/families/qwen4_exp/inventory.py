@@ -38,7 +38,7 @@ def complete(config: dict[str, Any], names: frozenset[str]) -> dict[str, bool]:
         InputError: a value is missing or impossible; the message names it.
     """
     top = Values(config, "config.json")
-    text = top.inner("text_config") if "text_config" in config else top
+    text = text_of(top)
     start = COMPOSITE if f"{COMPOSITE}embed_tokens.weight" in names else ALONE
     layers = text.size("num_hidden_layers")
     experts = text.size("num_experts")
@@ -71,6 +71,11 @@ def complete(config: dict[str, Any], names: frozenset[str]) -> dict[str, bool]:
 def _all(names: frozenset[str], wanted: Iterator[str]) -> bool:
     """Whether all wanted names are there; the first that is not ends it, however many there are."""
     return all(map(names.__contains__, wanted))
+
+
+def text_of(top: Values) -> Values:
+    """The config of the text model: a part of a composite one, or the whole."""
+    return top.inner("text_config") if "text_config" in top.values else top
 
 
 def tied(config: dict[str, Any], text: Values) -> bool:

@@ -10,6 +10,7 @@ MAX_BASE = 1 << 32
 """Largest `ngram_vocab_size_base` that is believed; published: 20,000,000."""
 MAX_HEADS = 512
 """Most heads of all layers together; published: 16."""
+MAX_SEED = (1 << 63) - 1
 
 
 def is_prime(n: int) -> bool:
