@@ -20,11 +20,16 @@ import numpy as np
 import onnx
 from onnx import TensorProto, TypeProto, helper, numpy_helper, shape_inference
 
+from ..checkpoint.onnx_walk import bodies
+
 OPSET = 23
 """RMSNormalization, RotaryEmbedding and blocked DequantizeLinear are standard from here on."""
 IR_VERSION = 11
 FLOAT, FLOAT16, BFLOAT16 = TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16
 INT64, BOOL = TensorProto.INT64, TensorProto.BOOL
+
+CUSTOM = {"com.microsoft": 1}
+"""Domains that are not standard, with their versions; a model imports those that it uses."""
 
 Dim = int | str | None
 Shape = tuple[Dim, ...]
@@ -208,9 +213,14 @@ class Graph:
 
     def model(self, metadata: dict[str, str] | None = None) -> onnx.ModelProto:
         """The finished model; `metadata` becomes its `metadata_props`."""
+        graph = self.proto()
+        used = {domain for domain in CUSTOM if _uses(graph, domain)}
         model = helper.make_model(
-            self.proto(),
-            opset_imports=[helper.make_opsetid("", self.opset)],
+            graph,
+            opset_imports=[
+                helper.make_opsetid("", self.opset),
+                *(helper.make_opsetid(d, CUSTOM[d]) for d in sorted(used)),
+            ],
             ir_version=IR_VERSION,
             producer_name="ntool",
         )
@@ -251,7 +261,7 @@ class Graph:
         if not hasattr(self, "_checker"):
             context = onnx.checker.C.CheckerContext()
             context.ir_version = IR_VERSION
-            context.opset_imports = {"": self.opset, "com.microsoft": 1}
+            context.opset_imports = {"": self.opset, **CUSTOM}
             self.__dict__["_checker"] = context
         return self.__dict__["_checker"]
 
@@ -281,6 +291,14 @@ class Graph:
         if also is not None:
             also.append(value)
         return value
+
+
+def _uses(graph: onnx.GraphProto, domain: str) -> bool:
+    """Whether a node of a graph, or of a graph in it, is of a domain."""
+    return any(
+        node.domain == domain or any(_uses(g, domain) for _, g in bodies(node))
+        for node in graph.node
+    )
 
 
 def _type(value: Value) -> TypeProto:

@@ -19,9 +19,7 @@ BANK = re.compile(r"(.+\.experts)\.((?:gate|up|down)_proj\.weight)")
 """A bank of experts as one parameter [E, out, in]; the checkpoint has a matrix for each expert."""
 
 
-def renamed(
-    c: NeoChatConfig, name: str, shape: tuple[int, ...]
-) -> tuple[list[Stored], str | None]:
+def renamed(c: NeoChatConfig, name: str, shape: tuple[int, ...]) -> tuple[list[Stored], str | None]:
     """The stored tensors of a parameter, and why they differ from it.
 
     A tied lm_head is the embedding table. A bank of experts is stacked from its experts' matrices,
