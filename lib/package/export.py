@@ -113,7 +113,7 @@ def plan(
     if checkpoint.format == "package":
         raise Unsupported(f"{checkpoint.source}: is a package already", expected="a checkpoint")
     gguf.refuse_payload(checkpoint)
-    checkpoint.refuse_if_broken()
+    checkpoint.refuse_if_broken(headers_only=True)  # the family judges names and shapes first
     if checkpoint.config_hash is None:
         raise SourceNotFound(
             f"{checkpoint.source}: config.json: no such file", hint="give the checkpoint's folder"
@@ -134,6 +134,7 @@ def plan(
         if name not in family.COMPONENTS:
             raise SourceNotFound(f"--set {name}", expected=f"one of {', '.join(family.COMPONENTS)}")
     model = open_model(family, checkpoint, Wishes(text_only, dequantize, reading, provider))
+    checkpoint.refuse_if_broken()
     for name in (*named, *own):
         if name not in model.components:
             expected = f"one of {', '.join(model.components)}"

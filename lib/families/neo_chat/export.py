@@ -80,6 +80,7 @@ def open_model(checkpoint: Checkpoint, wishes: Wishes) -> NeoChat:
         InputError, SourceNotFound, Unsupported: what `NeoChat` raises.
     """
     refuse_wishes(wishes, NAME)
+    checkpoint.refuse_if_broken()
     return NeoChat(checkpoint, wishes.provider)
 
 
