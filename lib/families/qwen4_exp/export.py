@@ -1,4 +1,4 @@
-"""What the exporter needs to know of qwen4_exp: components, types, what is left out, and the report.
+"""What the exporter needs to know of qwen4_exp: components, types, what is left out, the report.
 
 State, workflow and sizes as data are in manifest.py.
 """

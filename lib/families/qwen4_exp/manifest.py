@@ -1,80 +1,47 @@
-"""State, workflow and sizes of a qwen4_exp package, as data. Standard library only.
+"""State, workflow and sizes of a qwen4_exp package, as data.
 
-Shapes are those of docs/qwen4-exp.md, "Decoder package"; symbols those of config.py.
+What the state is, decoder.py says.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+from ...checkpoint.onnx_types import type_name
 from .config import Qwen4ExpConfig, Text
+from .decoder import State, states
 
-PAST, PRESENT = "past_key_values.{layer}.{role}", "present.{layer}.{role}"
-PAST_POSITIONS, PRESENT_POSITIONS = "past_position_ids", "present_position_ids"
 CHANNELS = 4
 """Of a position: place in the text, then time, height and width."""
 
 
-def layer_state(c: Text, layer: int, dtype: str) -> list[dict[str, Any]]:
-    """State of one layer: {role, kind, dtype, shape, grows, initial}.
+def _described(s: State, dtype: str) -> dict[str, Any]:
+    """Type, shape and first value of a tensor of the state.
 
     Args:
-        dtype: of the decoder; the recurrent state is float32 whatever it is.
+        dtype: of the decoder.
     """
-
-    def entry(
-        role: str, kind: str, dtype: str, *shape: int | str, grows: int | None = None
-    ) -> dict[str, Any]:
-        whole = ["batch", *shape]
-        made = {"role": role, "kind": kind, "dtype": dtype, "shape": whole}
-        return {**made, "grows": grows, "initial": 0}
-
-    if not c.linear[layer]:
-        heads = (c.nkv, "past_sequence", c.D)
-        return [
-            entry("key", "kv", dtype, *heads, grows=2),
-            entry("value", "kv", dtype, *heads, grows=2),
-            entry("index_key", "index", dtype, "past_sequence", c.Dx, grows=1),
-        ]
-    made = [
-        entry("conv_state", "conv", dtype, c.Tc, c.K),
-        entry("recurrent_state", "recurrent", "float32", c.gv, c.dk, c.dv),
-    ]
-    if layer in c.ple:
-        made.append(entry("ple_conv_state", "conv", dtype, c.N * c.H, (c.kp - 1) * c.n))
-        context = entry("ple_context", "context", "int64", c.n - 1)
-        made.append({**context, "initial": c.eos[0]})
-    return made
+    return {
+        "dtype": dtype if s.dtype is None else type_name(s.dtype),
+        "shape": list(s.shape),
+        "grows": s.grows,
+        "initial": s.initial,
+    }
 
 
 def cache(c: Text, dtype: str) -> list[dict[str, Any]]:
-    """Entries of `cache`: the state of every layer, then the positions of all tokens so far."""
-    entries = []
-    for layer in range(c.L):
-        for state in layer_state(c, layer, dtype):
-            names = {"layer": layer, "role": state["role"]}
-            entries.append(
-                {
-                    "layer": layer,
-                    "role": state["role"],
-                    "kind": state["kind"],
-                    "input": PAST.format(**names),
-                    "output": PRESENT.format(**names),
-                    **{k: state[k] for k in ("dtype", "shape", "grows", "initial")},
-                }
-            )
-    positions = {
-        "layer": None,
-        "role": "position_ids",
-        "kind": "positions",
-        "input": PAST_POSITIONS,
-        "output": PRESENT_POSITIONS,
-        "dtype": "int64",
-        "shape": [CHANNELS, "batch", "past_sequence"],
-        "grows": 2,
-        "initial": 0,
-    }
-    return [*entries, positions]
+    """Entries of `cache`: the position history, and the state of every layer."""
+    return [
+        {
+            "layer": s.layer,
+            "role": s.role,
+            "kind": s.kind,
+            "input": s.input,
+            "output": s.output,
+            **_described(s, dtype),
+        }
+        for s in states(c)
+    ]
 
 
 def state(c: Text, dtype: str) -> dict[str, Any]:
@@ -83,20 +50,15 @@ def state(c: Text, dtype: str) -> dict[str, Any]:
     A graph carries it, so that it explains its state without package.json.
     """
     roles: dict[str, dict[str, Any]] = {}
-    for layer in range(c.L):
-        for found in layer_state(c, layer, dtype):
-            role = found.pop("role")
-            roles.setdefault(role, {"layers": [], **found})["layers"].append(layer)
+    for s in states(c):
+        found = roles.setdefault(s.role, {"layers": [], **_described(s, dtype)})
+        if s.layer is not None:
+            found["layers"].append(s.layer)
     made: dict[str, Any] = {
-        "inputs": PAST,
-        "outputs": PRESENT,
+        "inputs": "past_key_values.{layer}.{role}",
+        "outputs": "present.{layer}.{role}",
+        "without_layer": {"input": "past_{role}", "output": "present_{role}"},
         "roles": roles,
-        "positions": {
-            "input": PAST_POSITIONS,
-            "output": PRESENT_POSITIONS,
-            "dtype": "int64",
-            "shape": [CHANNELS, "batch", "past_sequence"],
-        },
         "eos_token_ids": list(c.eos),
     }
     if c.ple:
