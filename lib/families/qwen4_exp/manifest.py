@@ -83,7 +83,10 @@ def workflow(c: Qwen4ExpConfig) -> dict[str, Any]:
             {"from": "embedding.inputs_embeds", "to": "decoder.inputs_embeds"},
         ]
     for entry in cache(c.text, "float32"):
-        edge = {"from": f"decoder.{entry['output']}", "to": f"decoder.{entry['input']}"}
+        edge: dict[str, Any] = {
+            "from": f"decoder.{entry['output']}",
+            "to": f"decoder.{entry['input']}",
+        }
         if entry["grows"] is not None:
             edge["dims"] = {"total_sequence": "past_sequence"}
         edges.append(edge)
