@@ -123,6 +123,7 @@ def sizes(c: Qwen4ExpConfig) -> dict[str, int]:
     t = c.text
     names = ("H", "L", "nh", "nkv", "D", "gk", "gv", "dk", "dv", "K", "E", "k", "I", "Is", "N")
     made = {name: getattr(t, name) for name in names}
+    made |= {"budget": t.budget, "R": t.R}
     made["qsa_layers"] = sum(not linear for linear in t.linear)
     made["index_width"] = t.Dx
     if c.vision is not None:
