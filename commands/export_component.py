@@ -56,7 +56,7 @@ def export_component(
     limit = None if shard_size is None else parse_size(shard_size)
     started = time.monotonic()
     with console.stream(main="file", source=source, format="package") as out:
-        checkpoint = open_checkpoint(source, revision=revision, local=True)
+        checkpoint = open_checkpoint(source, revision=revision)
         plan = export.plan(
             checkpoint,
             components or (),

@@ -9,6 +9,8 @@ from typing import Any
 
 from ..checkpoint.tensor import BITS, Checkpoint, Tensor
 from ..conversion.open_files import OpenFiles
+from ..errors import InputError
+from . import scale_values
 from .pairs import Pairs
 from .to_dense import Dense
 
@@ -40,10 +42,39 @@ class DenseView(Checkpoint):
             yield from super().bands(tensor, nbytes)
             return
         codes = self.stored.tensors[tensor.name]
-        with OpenFiles(self.folder, self.stamps) as files:
+        with OpenFiles(self.folder, self.stamps, ahead=0) as files:  # `kept_open` reads ahead
             dense = Dense(self.stored, codes, scale, self.pairs, SEEN_AS, files, self.statistics)
             for band in dense.bands():
                 yield bytes(band)
+
+
+@dataclass
+class WatchedScales(Checkpoint):
+    """The checkpoint, whose scales are looked at when they are read: those of a remote one are not
+    read twice."""
+
+    pairs: Pairs | None = None
+
+    def bands(self, tensor: Tensor, nbytes: int = 1 << 20) -> Iterator[bytes]:
+        """As of any checkpoint.
+
+        Raises:
+            InputError: a scale has a value that no scale has.
+        """
+        assert self.pairs is not None
+        watched = tensor.name in self.pairs.scales
+        for piece in super().bands(tensor, nbytes):
+            fault = scale_values.fault(tensor.dtype, piece) if watched else None
+            if fault is not None:
+                where = f"{self.source}: {tensor.file}: tensor '{tensor.name}'"
+                raise InputError(f"{where}: {fault}")
+            yield piece
+
+
+def watched_scales(checkpoint: Checkpoint, pairs: Pairs) -> WatchedScales:
+    """The checkpoint with its scales watched."""
+    values = {f.name: getattr(checkpoint, f.name) for f in fields(Checkpoint)}
+    return WatchedScales(**values, pairs=pairs)
 
 
 def dense_view(checkpoint: Checkpoint, pairs: Pairs) -> DenseView:

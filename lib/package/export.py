@@ -4,7 +4,7 @@ folder."""
 from __future__ import annotations
 
 import json
-import os
+import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +12,8 @@ from typing import Any
 
 from onnx import TensorProto
 
+from ..checkpoint.folder import read_small
+from ..checkpoint.kept_open import kept_open
 from ..checkpoint.paths import read_inside
 from ..checkpoint.tensor import Checkpoint
 from ..checkpoint.writer import (
@@ -31,7 +33,7 @@ from ..graph.builder import IR_VERSION, OPSET, Graph
 from ..graph.external import point_at
 from ..graph.standard import foreign_nodes
 from ..numeric.convert import Band, Tally, convert, narrows
-from ..text.tokenizer import MAX_BYTES, load
+from ..text.tokenizer import MAX_BYTES, Tokenizer, load
 from . import layout, manifest
 from .bindings import Binding, Bindings
 from .model import READINGS, Model, Wishes, open_model
@@ -121,6 +123,9 @@ def plan(
     family = find(checkpoint.config, f"{checkpoint.source}: config.json")
     named = list(dict.fromkeys(names))
     for name in named:
+        reason = getattr(family, "NOT_PROVIDED", {}).get(name)
+        if reason is not None:
+            raise Unsupported(f"component '{name}': {reason}")
         if name not in family.COMPONENTS:
             raise SourceNotFound(
                 f"component '{name}'", expected=f"one of {', '.join(family.COMPONENTS)}"
@@ -232,10 +237,14 @@ def write(
         EnvironmentProblem: not enough disk space.
     """
     checkpoint = plan.checkpoint
-    check_output(out, [checkpoint.root], force=force, marker=layout.MANIFEST)
+    inputs = [checkpoint.root] if checkpoint.folder.local else []
+    check_output(out, inputs, force=force, marker=layout.MANIFEST)
     check_space(out, plan.nbytes + (16 << 20))
     plan.model.before_writing([b for c in plan.components for b in c.bindings.values()])
-    with new_folder(out, replace=layout.MANIFEST if force else None) as folder:
+    with (
+        kept_open(checkpoint, plan.model.checkpoint),
+        new_folder(out, replace=layout.MANIFEST if force else None) as folder,
+    ):
         for component in plan.components:
             target = folder / component.name
             target.mkdir()
@@ -265,7 +274,7 @@ def assets(plan: Plan) -> dict[str, bytes]:
     files = {}
     known, required = layout.tokenizer_files(plan.family.NAME)
     for name in known:
-        raw = read_inside(plan.checkpoint.root, name, MAX_BYTES)
+        raw = _small_file(plan.checkpoint, name)
         if raw is not None:
             files[f"{layout.TOKENIZER}/{name}"] = raw
         elif name in required:
@@ -274,6 +283,14 @@ def assets(plan: Plan) -> dict[str, bytes]:
     if processor is not None:
         files[layout.PROCESSOR] = _json(processor)
     return files
+
+
+def _small_file(checkpoint: Checkpoint, name: str) -> bytes | None:
+    """A file beside the weights; None where there is none."""
+    folder = checkpoint.folder
+    if folder.local:
+        return read_inside(checkpoint.root, name, MAX_BYTES)
+    return read_small(folder, name, MAX_BYTES) if folder.exists(name) else None
 
 
 def _json(value: Any) -> bytes:
@@ -311,8 +328,8 @@ def _special_tokens(
     checkpoint: Checkpoint, family: Any, model: Model, dry_run: bool, notes: list[str]
 ) -> dict[str, int]:
     names = model.special_tokens
-    _, required = layout.tokenizer_files(family.NAME)
-    missing = [n for n in required if not os.path.lexists(checkpoint.path(n))]
+    known, required = layout.tokenizer_files(family.NAME)
+    missing = [n for n in required if not checkpoint.folder.exists(n)]
     if missing and dry_run:
         notes.append(
             f"no {', '.join(missing)}: token ids stay open in this dry run; an export needs them"
@@ -322,7 +339,7 @@ def _special_tokens(
         raise SourceNotFound(f"{checkpoint.source}: tokenizer file '{missing[0]}' is missing")
     if not names:
         return {}
-    tokenizer = load(checkpoint.root)
+    tokenizer = _tokenizer(checkpoint, known)
     ids = {name: tokenizer.id(name) for name in names}
     for name, i in ids.items():
         if i >= model.vocab_size:
@@ -332,6 +349,18 @@ def _special_tokens(
                 expected=f"< vocab_size {model.vocab_size}",
             )
     return ids
+
+
+def _tokenizer(checkpoint: Checkpoint, files: Iterable[str]) -> Tokenizer:
+    """The checkpoint's tokenizer; that of a remote one is fetched into a folder that goes again."""
+    if checkpoint.folder.local:
+        return load(checkpoint.root)
+    with tempfile.TemporaryDirectory() as folder:
+        for name in files:
+            raw = _small_file(checkpoint, name)
+            if raw is not None:
+                (Path(folder) / name).write_bytes(raw)
+        return load(folder)
 
 
 def _refuse_unknown(plan: Plan) -> None:

@@ -54,7 +54,7 @@ def package(plan: Plan) -> dict[str, Any]:
             for what, ports in workflow["inputs"].items()
         }
     known, _ = layout.tokenizer_files(plan.family.NAME)
-    tokenizer = any(os.path.lexists(plan.checkpoint.path(name)) for name in known)
+    tokenizer = any(plan.checkpoint.folder.exists(name) for name in known)
     made = {
         "schema": layout.SCHEMA,
         "family": plan.family.NAME,

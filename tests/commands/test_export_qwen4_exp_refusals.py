@@ -355,12 +355,14 @@ def test_other_providers_have_the_fused_operator(provider: str, tmp_path: Path, 
         ("text", ("--dtype", "f8"), 2, ["f8"]),
         ("image-text", ("vision_encoder", "--text-only"), 4, ["vision_encoder", "decoder"]),
         ("text", ("embedding",), 4, ["embedding", "decoder"]),
+        ("image-text", ("mtp",), 5, ["mtp", "cache interface"]),
+        ("image-text", ("video",), 5, ["video", "not supported"]),
     ],
 )
 def test_options_that_do_not_fit(
     case: str, options: tuple[str, ...], code: int, words: list[str], tmp_path: Path, ntool: Run
 ) -> None:
-    """Q38, Q57."""
+    """Q37, Q38, Q57."""
     message = refused(ntool, CASES / case, *options, code=code, out=tmp_path / "pkg")
     assert [w for w in words if w not in message] == [], message
 

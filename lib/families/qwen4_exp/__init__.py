@@ -11,6 +11,11 @@ GGUF_ARCHITECTURES = ("qwen4exp",)
 """`general.architecture` of its GGUF sets."""
 COMPONENTS = ("vision_encoder", "embedding", "decoder")
 """Of a checkpoint of text and pictures; of text alone there is the decoder."""
+NOT_PROVIDED = {
+    "mtp": "no authoritative forward and no cache interface exist for it",
+    "video": "videos are not supported, pictures alone",
+}
+"""Components that somebody may ask for, and why there are none."""
 GENERATION_COMPONENTS: tuple[str, ...] = ()
 PIPELINES = ("chat",)
 """Tasks that a package can do."""

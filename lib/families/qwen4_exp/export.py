@@ -15,7 +15,7 @@ from ...checkpoint.strict_json import load_object
 from ...checkpoint.tensor import Checkpoint, Tensor
 from ...errors import InputError, Unsupported, UsageProblem
 from ...fp8 import qdq_report, scale_values
-from ...fp8.dense_view import dense_view
+from ...fp8.dense_view import dense_view, watched_scales
 from ...fp8.forms import tables_of
 from ...fp8.pairs import Pairs
 from ...fp8.settings import read_settings
@@ -79,6 +79,8 @@ class Qwen4Exp:
         self.checkpoint = checkpoint
         if self.pairs is not None and wishes.dequantize:
             self.checkpoint = dense_view(checkpoint, self.pairs)
+        elif self.pairs is not None and not checkpoint.folder.local:
+            self.checkpoint = watched_scales(checkpoint, self.pairs)
         self.rename = renamed(self.config, self.checkpoint.tensors)
         self.text_only = self.config.vision is None
         self.components = ("decoder",) if self.text_only else COMPONENTS
@@ -164,7 +166,7 @@ class Qwen4Exp:
         """
         check_tied(self.source)
         if self.pairs is None or not self.source.folder.local:
-            return  # of a remote checkpoint a scale is looked at when it is used
+            return  # of a remote checkpoint scales are looked at when they are read
         _, found = scale_values.check(self.source.folder, self.pairs.scales.values())
         errors = [p for p in found if p.severity == "error"]
         if errors:
