@@ -50,7 +50,7 @@ def open_hub(address: Address, source: str, *, local: bool = False) -> tuple[Fol
         at = f" --revision {address.revision}" if address.revision else ""
         raise Unsupported(
             f"{source}: this command reads no repository on the Hub; inspect-headers, census, "
-            "convert-fp8 and convert-experts do",
+            "convert-fp8, convert-experts and export-component do",
             hint=f"hf download {address.repo}{at} --local-dir DIR, then give DIR",
         )
     repository = _Repository(settings, address, source)

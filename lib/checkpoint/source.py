@@ -53,7 +53,8 @@ def open_checkpoint(
     folder, file = locate(source, revision, local=local)
     shown = source if folder.local else without_secrets(source)
     checkpoint = Checkpoint(source=shown, root=folder.root, folder=folder)
-    checkpoint.revision, checkpoint.requested_revision = folder.revision, revision
+    checkpoint.revision = folder.revision
+    checkpoint.requested_revision = revision or _asked(source)
     with no_collector():
         if file is not None:
             _read_file(checkpoint, file, max_header, full, beside)
@@ -92,6 +93,15 @@ def local_wins(source: str) -> str | None:
     if named is None or not os.path.lexists(source):
         return None
     return f"{source}: reading the local path; the repository on the Hub is hf://{source}"
+
+
+def _asked(source: str) -> str | None:
+    """The revision in a SOURCE on the Hub; None of another, or where it names none."""
+    scheme = _SCHEME.match(source)
+    if _local(source) is not None or (scheme and scheme[1].lower() != "hf"):
+        return None
+    named = hub_address.long(source) if scheme else hub_address.short(source)
+    return named.revision if named else None
 
 
 def _on_hub(source: str) -> hub_address.Address | None:
@@ -148,8 +158,8 @@ def _remote(source: str, revision: str | None, local: bool) -> tuple[Folder, str
         raise UsageProblem(f"{source}: --revision is for sources on the Hub")
     if local:
         raise Unsupported(
-            f"{source}: this command reads no remote source; inspect-headers, census, convert-fp8 "
-            "and convert-experts do",
+            f"{source}: this command reads no remote source; inspect-headers, census, convert-fp8, "
+            "convert-experts and export-component do",
             hint="download it first",
         )
     if name in ("http", "https"):

@@ -16,8 +16,8 @@ AHEAD = 16 << 20
 class Ahead:
     """A remote file that is read in large pieces, each kept until the next."""
 
-    def __init__(self, remote: Readable) -> None:
-        self._remote, self._lock = remote, threading.Lock()
+    def __init__(self, remote: Readable, ahead: int = AHEAD) -> None:
+        self._remote, self._ahead, self._lock = remote, ahead, threading.Lock()
         self._start, self._piece = 0, b""
         self.nbytes, self.bytes_read = remote.nbytes, remote.bytes_read
 
@@ -25,7 +25,7 @@ class Ahead:
         with self._lock:
             at = offset - self._start
             if not 0 <= at <= len(self._piece) - count:
-                want = min(max(count, AHEAD), max(self.nbytes - offset, 0))
+                want = min(max(count, self._ahead), max(self.nbytes - offset, 0))
                 self._start, self._piece = offset, self._remote.read(offset, want)
                 at, self.bytes_read = 0, self._remote.bytes_read
             return self._piece[at : at + count]
@@ -42,10 +42,16 @@ class OpenFiles:
     Args:
         stamps: size and time of change of each file when its header was read; a file that has
             others by now is another one.
+        ahead: bytes of one request to a remote file.
     """
 
-    def __init__(self, folder: Folder, stamps: Mapping[str, tuple[int, int]] | None = None) -> None:
-        self._stamps = stamps or {}
+    def __init__(
+        self,
+        folder: Folder,
+        stamps: Mapping[str, tuple[int, int]] | None = None,
+        ahead: int = AHEAD,
+    ) -> None:
+        self._stamps, self._ahead = stamps or {}, ahead
         self._folder, self._stack, self._lock = folder, ExitStack(), threading.Lock()
         self._open: dict[str, Readable] = {}
 
@@ -72,7 +78,7 @@ class OpenFiles:
                 stamp = self._stamps.get(name)
                 if stamp is not None and getattr(f, "stamp", stamp) != stamp:
                     raise InputError(f"{name}: changed since its header was read")
-                kept: Readable = f if self._folder.local else Ahead(f)
+                kept: Readable = f if self._folder.local else Ahead(f, self._ahead)
                 self._open[name] = kept
             return self._open[name]
 

@@ -147,6 +147,12 @@ def numbers(dtype: str, raw: bytes) -> Iterable[float]:
     return [math.nan if b == 255 else 2.0 ** (b - 127) for b in raw]
 
 
+def fault(dtype: str, raw: bytes) -> str | None:
+    """What no scale may be, in words; None of values that are sound or only odd."""
+    found = None if _sound(dtype, raw) else _found(dtype, raw)
+    return found[2] if found and found[1] == "error" else None
+
+
 def _found(dtype: str, raw: bytes) -> tuple[str, str, str] | None:
     """(counter, severity or "", message) of the worst value, None where all are sound."""
     values = array("d", numbers(dtype, raw))

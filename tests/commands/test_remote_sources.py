@@ -173,7 +173,7 @@ def test_an_existing_path_wins_and_says_so(run: Run, hub: LoopbackHub, tmp_path:
 
 
 def test_commands_that_need_the_weights_say_so(run: Run, hub: LoopbackHub, tmp_path: Path) -> None:
-    done = run("export-component", "org/model@v1", "-o", str(tmp_path / "p"))
+    done = run("run-prefill", "org/model@v1", "--prompt", "a", "-o", str(tmp_path / "p"))
     assert done.code == 5
     assert "this command reads no repository" in done.err
     assert "hint: hf download org/model --revision v1 --local-dir DIR" in done.err
