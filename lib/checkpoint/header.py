@@ -24,6 +24,8 @@ class Header:
         file: name for records, relative to the checkpoint.
         tensors: the sound ones, in offset order.
         unsound: names that the header gives and that are not in `tensors`.
+        cut: those of `unsound` whose entries are whole, but the file ends before their payload
+            does.
         metadata: `__metadata__` of safetensors (strings), key/value pairs of other formats.
         problems: everything wrong with the file.
         nbytes: size of the file.
@@ -34,6 +36,7 @@ class Header:
     file: str
     tensors: list[Tensor] = field(default_factory=list)
     unsound: list[str] = field(default_factory=list)
+    cut: list[Tensor] = field(default_factory=list)
     metadata: dict[str, Any] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
     nbytes: int = 0

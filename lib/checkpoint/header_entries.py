@@ -147,7 +147,9 @@ def fill_with_findings(header: Header, text: bytes, payload: int) -> None:
             sound[name] = tensor
     complete = len(ranges) == len(entries)
     for name in _layout(header, ranges, header.nbytes - payload, complete):
-        sound.pop(name, None)
+        tensor = sound.pop(name, None)
+        if tensor is not None and tensor.offset + tensor.nbytes > header.nbytes:
+            header.cut.append(tensor)
     header.tensors = sorted(sound.values(), key=lambda t: (t.offset, t.nbytes))
     header.unsound = [name for name in entries if name not in sound]
 

@@ -213,6 +213,7 @@ class SafetensorsSet:
             checkpoint.stamps[header.file] = header.stamp
         checkpoint.metadata[header.file] = header.metadata
         self._unsound.update(header.unsound)
+        checkpoint.cut.update(zip(map(_NAME, header.cut), header.cut, strict=True))
         if header.problems and not header.tensors and not header.unsound:
             self._nameless.add(header.file)
         tensors = dict(zip(map(_NAME, header.tensors), header.tensors, strict=True))

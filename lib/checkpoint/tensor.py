@@ -213,6 +213,8 @@ class Checkpoint:
         unlisted: {safetensors file that the index does not name: what its header says}. Its tensors
             are not among `tensors`.
         doubled: {name that several files hold: those files, as they were read}.
+        cut: tensors whose entries are whole, in files that end before their payload does, by name.
+            They are not among `tensors`.
         config, generation_config: `config.json`, `generation_config.json`, or {} without one.
         partial: the file that the user named is one of several; completeness cannot be judged, and
             `config` has only what does not depend on it.
@@ -244,6 +246,7 @@ class Checkpoint:
     absent: dict[str, list[str]] = field(default_factory=dict)
     unlisted: dict[str, Unlisted] = field(default_factory=dict)
     doubled: dict[str, list[str]] = field(default_factory=dict)
+    cut: dict[str, Tensor] = field(default_factory=dict)
     index_hash: str | None = None
     config_hash: str | None = None
     bytes_read: int = 0
@@ -295,14 +298,19 @@ class Checkpoint:
                 left -= len(piece)
                 yield piece
 
-    def refuse_if_broken(self) -> None:
+    def refuse_if_broken(self, *, headers_only: bool = False) -> None:
         """Raise on the first error: converting from a broken checkpoint loses data.
 
+        Args:
+            headers_only: let files pass that end in their payload, behind a sound header.
         Raises:
             InputError: the first malformed file, else the first difference.
             SourceNotFound: that is a tensor or file that the index names and that is not there.
         """
         errors = [p for p in self.problems if p.severity == "error"]
+        if headers_only:
+            short = {t.file for t in self.cut.values()}
+            errors = [p for p in errors if p.code != "truncated" or p.file not in short]
         for problem in sorted(errors, key=lambda p: not p.malformed):
             file = problem.file if problem.file != os.path.basename(self.source) else None
             where = ": ".join(x for x in (file, problem.name) if x)

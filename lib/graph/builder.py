@@ -28,6 +28,13 @@ INT64, BOOL = TensorProto.INT64, TensorProto.BOOL
 
 Dim = int | str | None
 Shape = tuple[Dim, ...]
+NARROW = (FLOAT16, BFLOAT16)
+MOVES = frozenset((
+    *("Cast", "Concat", "ConstantOfShape", "DequantizeLinear", "Gather", "GatherElements"),
+    *("GatherND", "Identity", "If", "Loop", "Reshape", "Scan", "ScatterElements", "ScatterND"),
+    *("Shape", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze"),
+))  # fmt: skip
+"""Operators that do not compute with their values, and have kernels for every type."""
 
 
 @dataclass(frozen=True)
@@ -61,10 +68,25 @@ class Graph:
     """
 
     def __init__(
-        self, name: str, weights: WeightSource | None = None, *, opset: int = OPSET
+        self,
+        name: str,
+        weights: WeightSource | None = None,
+        *,
+        opset: int = OPSET,
+        rounded: bool = False,
     ) -> None:
+        """An empty graph.
+
+        Args:
+            rounded: arithmetic of 16-bit values is written out as float32 arithmetic whose results
+                are rounded to 16 bits, operator by operator. A runtime without 16-bit kernels then
+                computes what one with them does; left to itself, ONNX Runtime's CPU provider keeps
+                float32 between operators, and has no bfloat16 at all.
+        """
         self.name, self.opset, self.scope = name, opset, ""
+        self.rounded = rounded
         self.weights = weights
+        self.domains: set[str] = set()
         self.root: Graph = self
         self.nodes: list[onnx.NodeProto] = []
         self.inputs: list[Value] = []
@@ -84,7 +106,7 @@ class Graph:
     def body(self, name: str) -> Graph:
         """An empty graph for an attribute of If, Loop or Scan. It may use every value of this
         graph."""
-        child = Graph(name, self.weights, opset=self.opset)
+        child = Graph(name, self.weights, opset=self.opset, rounded=self.rounded)
         child.root, child.scope, child._names = self.root, self.scope, self._names
         child._constants = {}
         return child
@@ -156,6 +178,10 @@ class Graph:
         """
         path = self.scope + op_type
         values = [self._value(v, inputs, path) for v in inputs]
+        if self.rounded and op_type not in MOVES:
+            narrow = next((v.dtype for v in values if v and v.dtype in NARROW), None)
+            if narrow is not None:
+                return self._rounded(op_type, values, narrow, outputs, shape, domain, attributes)
         names = [name or self._unique(path)]
         names += [self._unique(f"{path}.{i}") for i in range(1, outputs)]
         bodies = {k: v for k, v in attributes.items() if isinstance(v, Graph)}
@@ -163,11 +189,13 @@ class Graph:
         node = helper.make_node(
             op_type, [v.name if v else "" for v in values], names, names[0], domain=domain, **plain
         )
-        types = (
-            _body_types(op_type, values, bodies, attributes)
-            if bodies
-            else self._infer(node, [v for v in values if v], path)
-        )
+        if bodies:
+            types = _body_types(op_type, values, bodies, attributes)
+        elif domain:  # no schema of it here: the first input gives the type, the author the shape
+            types = [(v.dtype, None) for v in values[:1] if v]
+            self.root.domains.add(domain)
+        else:
+            types = self._infer(node, [v for v in values if v], path)
         self.nodes.append(node)
         result = []
         for i, n in enumerate(names):
@@ -177,6 +205,23 @@ class Graph:
             merged = _merge(found, shape if i == 0 else None, f"{self.name}: {path}")
             result.append(self._remember(Value(n, dtype, merged)))
         return result[0] if outputs == 1 else tuple(result)
+
+    def _rounded(
+        self,
+        op_type: str,
+        values: Sequence[Value | None],
+        narrow: int,
+        outputs: int,
+        shape: Sequence[Dim] | None,
+        domain: str,
+        attributes: dict[str, Any],
+    ) -> Any:
+        """An operator on 16-bit values in float32, its float32 results rounded to 16 bits."""
+        wide = [self.op("Cast", v, to=FLOAT) if v and v.dtype in NARROW else v for v in values]
+        found = self.op(op_type, *wide, outputs=outputs, shape=shape, domain=domain, **attributes)
+        each = found if outputs > 1 else (found,)
+        back = [self.op("Cast", v, to=narrow) if v.dtype == FLOAT else v for v in each]
+        return tuple(back) if outputs > 1 else back[0]
 
     def linear(self, x: Value, name: str, out: int, bias: bool = False) -> Value:
         """x W^T + b on a 2-D x [N, in] -> [N, out], as Gemm on the checkpoint's own [out, in]
@@ -210,7 +255,10 @@ class Graph:
         """The finished model; `metadata` becomes its `metadata_props`."""
         model = helper.make_model(
             self.proto(),
-            opset_imports=[helper.make_opsetid("", self.opset)],
+            opset_imports=[
+                helper.make_opsetid("", self.opset),
+                *(helper.make_opsetid(domain, 1) for domain in sorted(self.domains)),
+            ],
             ir_version=IR_VERSION,
             producer_name="ntool",
         )

@@ -106,21 +106,26 @@ def attention(
     """softmax(q k^T scale + bias) v with grouped heads; query head h uses key head h div (H/KV).
 
     The H/KV query heads of one key head are stacked as rows of one matrix product, so keys and
-    values are never repeated. Softmax in float32.
+    values are never repeated. Softmax in float32. In 16 bits the scores are rounded before and
+    after they are scaled, as the published implementations round them; in float32 the queries are
+    scaled, which are fewer.
 
     Args:
         q: [B, H, S, hd]. k, v: [B, KV, T, hd].
         sequence: int64 [1], S.
-        bias: float32 [S, T] added to the scores, or None.
+        bias: float32, added to the scores: [S, T], or [B, 1, 1, S, T]; or None.
     Returns:
         [B, S, H hd] as rows [B S, H hd].
     """
     H, hd = _size(q.shape[1]), _size(q.shape[3])
     KV, T = _size(k.shape[1]), k.shape[2]
     G = H // KV
-    grouped = g.Reshape(g.Mul(q, scale), [0, KV, -1, hd], shape=["batch", KV, None, hd])
+    q = g.Mul(q, scale) if q.dtype == FLOAT else q
+    grouped = g.Reshape(q, [0, KV, -1, hd], shape=["batch", KV, None, hd])
     scores = g.MatMul(grouped, g.Transpose(k, perm=[0, 1, 3, 2]))  # [B, KV, G S, T]
-    scores = g.Cast(scores, to=FLOAT) if scores.dtype != FLOAT else scores
+    if scores.dtype != FLOAT:
+        scores = g.Cast(g.Mul(g.Cast(scores, to=FLOAT), scale), to=scores.dtype)
+        scores = g.Cast(scores, to=FLOAT)
     if bias is not None:
         split = g.Concat([0, KV, G], sequence, [-1], axis=0)
         scores = g.Reshape(scores, split, shape=["batch", KV, G, q.shape[2], T])

@@ -6,7 +6,7 @@ Names and numbers: docs of the format, "Tensors": composite checkpoints hold the
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from typing import Any
 
 from ...errors import InputError
@@ -25,6 +25,8 @@ SPARSE = (
     *("indexer.index_qk_proj", "indexer.q_layernorm", "indexer.k_layernorm"),
 )
 PLE = ("key_proj", "value_proj", "norm_key", "norm_query", "norm_conv", "conv1d")
+ATTENTION = SPARSE[:4]
+"""Projections that may have biases."""
 ROLES = ("gate_proj", "up_proj", "down_proj")
 
 
@@ -39,7 +41,7 @@ def complete(config: dict[str, Any], names: frozenset[str]) -> dict[str, bool]:
     """
     top = Values(config, "config.json")
     text = text_of(top)
-    start = COMPOSITE if f"{COMPOSITE}embed_tokens.weight" in names else ALONE
+    start = start_of(names)
     layers = text.size("num_hidden_layers")
     experts = text.size("num_experts")
     fp8 = isinstance(config.get("quantization_config"), dict)
@@ -71,6 +73,12 @@ def complete(config: dict[str, Any], names: frozenset[str]) -> dict[str, bool]:
 def _all(names: frozenset[str], wanted: Iterator[str]) -> bool:
     """Whether all wanted names are there; the first that is not ends it, however many there are."""
     return all(map(names.__contains__, wanted))
+
+
+def start_of(names: Container[str]) -> str:
+    """What the names of the text model begin with, by those that every checkpoint has."""
+    signs = ("embed_tokens.weight", "hyper_connection_mixer.hc_norm.weight")
+    return COMPOSITE if any(f"{COMPOSITE}{sign}" in names for sign in signs) else ALONE
 
 
 def text_of(top: Values) -> Values:
