@@ -235,12 +235,18 @@ def to_numpy(value: Any) -> np.ndarray:
     bytes are read from where it lies."""
     if value.data_type() != "tensor(bfloat16)":
         return value.numpy()
-    shape = value.shape()
-    count = math.prod(shape)
-    if not count:
-        return np.zeros(shape, BF16)
-    codes = (ctypes.c_uint16 * count).from_address(value.data_ptr())
-    return np.frombuffer(codes, np.uint16).copy().view(BF16).reshape(shape)
+    return host_view(value).copy()
+
+
+def host_view(value: Any) -> np.ndarray:
+    """The array that an OrtValue in host memory is, not copied: valid while the OrtValue lives."""
+    dtype, shape = _DTYPES[value.data_type()], value.shape()
+    nbytes = math.prod(shape) * dtype.itemsize
+    if not nbytes:
+        return np.zeros(shape, dtype)
+    memory = (ctypes.c_uint8 * nbytes).from_address(value.data_ptr())
+    memory._owner = value  # the view holds the memory, which holds what owns it
+    return np.frombuffer(memory, np.uint8).view(dtype).reshape(shape)
 
 
 _DTYPES: dict[str, np.dtype[Any]] = {
