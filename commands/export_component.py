@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from ..console import console
-from ..options import DryRun, Force, Output, Source
+from ..options import DryRun, Force, Output, Revision, Source
 
 
 def export_component(
@@ -49,9 +49,34 @@ def export_component(
         ),
     ] = "auto",
     shard_size: Annotated[
+        str | None,
+        typer.Option(
+            "--shard-size",
+            "--max-shard-size",
+            metavar="SIZE",
+            help="Largest data file, for example 5GB. Default: by family.",
+        ),
+    ] = None,
+    external_data: Annotated[
         str,
-        typer.Option("--shard-size", metavar="SIZE", help="Largest data file, for example 5GB."),
-    ] = "5GB",
+        typer.Option(
+            "--external-data", metavar="FORMAT", help="Of the data files: there is safetensors."
+        ),
+    ] = "safetensors",
+    text_only: Annotated[
+        bool,
+        typer.Option("--text-only", help="Of a model of text and pictures the text model alone."),
+    ] = False,
+    dequantize: Annotated[
+        bool, typer.Option("--dequantize", help="FP8 weights as dense ones, codes times scales.")
+    ] = False,
+    scale_reading: Annotated[
+        str,
+        typer.Option(
+            "--scale-reading", metavar="HOW", help="Scales of FP8 weights that stay: exact or bf16."
+        ),
+    ] = "exact",
+    revision: Revision = None,
     force: Force = False,
     dry_run: DryRun = False,
 ) -> None:
@@ -64,10 +89,12 @@ def export_component(
         raise UsageProblem("no output folder", expected="-o PKG")
     if data not in ("auto", "copy"):
         raise Unsupported(f"--data {data}", expected="auto or copy")
-    limit = parse_size(shard_size)
+    if external_data != "safetensors":
+        raise UsageProblem("--external-data", found=external_data, expected="safetensors")
+    limit = None if shard_size is None else parse_size(shard_size)
     started = time.monotonic()
     with console.stream(main="file", source=source, format="package") as out:
-        checkpoint = open_checkpoint(source, local=True)
+        checkpoint = open_checkpoint(source, revision=revision, local=True)
         plan = export.plan(
             checkpoint,
             components or (),
@@ -77,6 +104,9 @@ def export_component(
             force_f16=force_f16,
             shard_nbytes=limit,
             dry_run=dry_run,
+            text_only=text_only,
+            dequantize=dequantize,
+            reading=scale_reading,
         )
         for problem in checkpoint.problems:
             out.write("problem", **problem.record())

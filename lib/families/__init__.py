@@ -14,7 +14,7 @@ MODULES: dict[str, str] = {
     "qwen4_exp_text": "qwen4_exp",
 }
 """`model_type` of config.json -> folder. Only the folder asked for is imported."""
-EXPORTED = ("neo_chat",)
+EXPORTED = ("neo_chat", "qwen4_exp")
 """Families whose graphs ntool builds. The others are recognised, counted and checked."""
 
 

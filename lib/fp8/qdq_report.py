@@ -13,6 +13,7 @@ from typing import Any
 from ..checkpoint.tensor import Checkpoint
 from ..families.recognise import rules
 from ..package import layout
+from . import skip_list
 from .forms import Table
 from .pairs import FP8, Pairs
 from .qdq_component import Component
@@ -56,6 +57,50 @@ def package(
             for c in components
         },
         "files": files,
+    }
+
+
+def account(
+    checkpoint: Checkpoint,
+    family: str | None,
+    pairs: Pairs,
+    rows: list[dict[str, Any]],
+    defaults: Iterable[tuple[str, str, str]],
+    found: Iterable[Table],
+) -> dict[str, Any]:
+    """What a report of FP8 weights says beside its rows: totals, families one by one, tables.
+
+    Args:
+        defaults: (family, pattern, reason) of what was left out unasked.
+        found: tables that are exported.
+    """
+    excluded = sum(row["action"] == "excluded" for row in rows)
+    tensors = checkpoint.tensors
+    unresolved = skip_list.judge(pairs, list(tensors.values()), tensors.keys()).unresolved
+    return {
+        "totals": {
+            "source_total": len(rows),
+            "exported": len(rows) - excluded,
+            "excluded": excluded,
+        },
+        "families": families(checkpoint, family, pairs, rows),
+        "excluded_families": excluded_families(rows, defaults),
+        "modules_to_not_convert": skipped(pairs, unresolved),
+        "tables": tables(checkpoint, found),
+    }
+
+
+def mtp_and_ple(account: dict[str, Any]) -> dict[str, Any]:
+    """`mtp_exported` and `ple` of a family that has both, from its account."""
+    exported = {f["name"]: f["exported"] for f in account["families"]}
+    found = account["tables"]
+    return {
+        "mtp_exported": exported.get("mtp", 0) > 0,
+        "ple": {
+            "scale_bits": found[0]["scale_bits"] if found else None,
+            "shards": sum(t["shards"] for t in found),
+            "rows": sum(t["rows"] for t in found),
+        },
     }
 
 
@@ -121,16 +166,22 @@ def excluded_families(
     return out
 
 
-def tables(found: Iterable[Table], bits: Callable[[Table], str]) -> list[dict[str, Any]]:
+def tables(checkpoint: Checkpoint, found: Iterable[Table]) -> list[dict[str, Any]]:
     """What a report says of each table."""
     return [
-        {"name": t.name, "scale": t.scale.name, "scale_bits": bits(t), "shards": len(t.shards),
-         "rows": t.rows, "width": t.width}
+        {"name": t.name, "scale": t.scale.name, "scale_bits": _bits(checkpoint, t),
+         "shards": len(t.shards), "rows": t.rows, "width": t.width}
         for t in found
     ]  # fmt: skip
 
 
-def skip_list(pairs: Pairs, unresolved: list[str]) -> dict[str, Any] | None:
+def _bits(checkpoint: Checkpoint, table: Table) -> str:
+    """The scale of a table as it is stored."""
+    raw = b"".join(checkpoint.bands(table.scale))
+    return f"0x{int.from_bytes(raw, 'little'):0{2 * len(raw)}x}"
+
+
+def skipped(pairs: Pairs, unresolved: list[str]) -> dict[str, Any] | None:
     """`modules_to_not_convert`: how many names, and those that no tensor belongs to."""
     if not pairs.settings.listed:
         return None

@@ -23,7 +23,7 @@ from ..conversion.plan import CONFIG, SHARD_NBYTES, Plan, files_beside
 from ..errors import InputError, Unsupported, UsageProblem
 from ..families.recognise import recognise
 from ..package import layout
-from . import qdq_report, skip_list
+from . import qdq_report
 from .codes import NOT_FINITE, Codes, Scales
 from .forms import Table, form_of, tables_of
 from .pairs import FP8, is_scale
@@ -322,12 +322,10 @@ class _Planner:
             self.warnings.append(Problem("no-cpu-kernel", text, "warning", name=names[0]))
 
     def _report(self, source: dict[str, Any], quantization: dict[str, Any]) -> dict[str, Any]:
-        excluded = sum(r["action"] == "excluded" for r in self.rows)
-        found = skip_list.judge(self.pairs, list(self.checkpoint.tensors.values()),
-                                self.checkpoint.tensors.keys())  # fmt: skip
-        tables = qdq_report.tables(self.tables, self._bits)
-        families = qdq_report.families(self.checkpoint, self.family, self.pairs, self.rows)
-        report: dict[str, Any] = {
+        account = qdq_report.account(
+            self.checkpoint, self.family, self.pairs, self.rows, self._defaults(), self.tables
+        )
+        return {
             "schema": layout.REPORT_SCHEMA,
             "source": source,
             "output_weight_format": "fp8_qdq",
@@ -336,27 +334,10 @@ class _Planner:
             "quantization": quantization,
             "cpu": {"runs": not self.no_kernel,
                     "without_kernel": self.no_kernel},
-            "totals": {"source_total": len(self.rows), "exported": len(self.rows) - excluded,
-                       "excluded": excluded},
-            "families": families,
-            "excluded_families": qdq_report.excluded_families(self.rows, self._defaults()),
-            "modules_to_not_convert": qdq_report.skip_list(self.pairs, found.unresolved),
-            "tables": tables,
+            **account,
             "counts": {"source_tensors": len(self.rows)},
+            **(qdq_report.mtp_and_ple(account) if self.contract is not None else {}),
         }  # fmt: skip
-        if self.contract is not None:
-            exported = {f["name"]: f["exported"] for f in families}
-            report["mtp_exported"] = exported.get("mtp", 0) > 0
-            report["ple"] = {
-                "scale_bits": tables[0]["scale_bits"] if tables else None,
-                "shards": sum(t["shards"] for t in tables),
-                "rows": sum(t["rows"] for t in tables),
-            }
-        return report
-
-    def _bits(self, table: Table) -> str:
-        raw = self._read(table.scale)
-        return f"0x{int.from_bytes(raw, 'little'):0{2 * len(raw)}x}"
 
 
 def _contract(family: str | None) -> Any:

@@ -17,6 +17,7 @@ DTYPES: dict[int, str] = {
     TensorProto.FLOAT16: "F16",
     TensorProto.BFLOAT16: "BF16",
     TensorProto.INT64: "I64",
+    TensorProto.FLOAT8E4M3FN: "F8_E4M3",
 }
 """ONNX element type -> safetensors name."""
 
@@ -24,8 +25,11 @@ DTYPES: dict[int, str] = {
 STACKED = "stacked"
 """Reason of a parameter whose sources are stacked along a new first axis, in order."""
 
-Rename = Callable[[str, tuple[int, ...]], tuple[list[str], str | None]]
-"""(parameter, its shape) -> names of the checkpoint's tensors, and why they differ from it."""
+Stored = tuple[str, tuple[int, ...]]
+"""Name and shape of a tensor of the checkpoint."""
+Rename = Callable[[str, tuple[int, ...]], tuple[list[Stored], str | None]]
+"""(parameter, its shape) -> the checkpoint's tensors whose bytes it is, one after the other, each
+with the shape it must have; and why the name differs."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +39,8 @@ class Binding:
     Attributes:
         name: of the parameter, and of its entry in the package's data file.
         shape: of the parameter.
-        sources: the checkpoint's tensors: one; or several that are stacked along a new first axis.
+        sources: the checkpoint's tensors: one, or several of any shapes. Their elements together
+            are those of the parameter.
         dtype: safetensors name of the type in the package.
         reason: why the name differs, else None.
     """
@@ -56,6 +61,10 @@ class Binding:
         """Bytes in the package."""
         return math.prod(self.shape) * BITS[self.dtype] // 8
 
+    def share(self, source: Tensor) -> int:
+        """Bytes of the parameter that one of its sources gives."""
+        return source.params * BITS[self.dtype] // 8
+
 
 class Bindings:
     """The parameters that one component's graph has claimed. A `graph.builder.WeightSource`."""
@@ -63,7 +72,7 @@ class Bindings:
     def __init__(
         self,
         checkpoint: Checkpoint,
-        rename: Rename = lambda name, shape: ([name], None),
+        rename: Rename = lambda name, shape: ([(name, shape)], None),
     ) -> None:
         self._checkpoint, self._rename = checkpoint, rename
         self.bound: dict[str, Binding] = {}
@@ -73,13 +82,19 @@ class Bindings:
 
         Raises:
             SourceNotFound: the checkpoint has no such tensor.
-            InputError: it has another shape.
+            InputError: it has another shape, or its sources have another number of elements.
             Unsupported: its type cannot become `dtype`.
         """
         stored, reason = self._rename(name, shape)
-        each = shape if len(stored) == 1 and reason != STACKED else shape[1:]
         wanted = DTYPES[dtype]
-        sources = tuple(self._tensor(n, each, wanted) for n in stored)
+        sources = tuple(self._tensor(n, each, wanted) for n, each in stored)
+        given = sum(t.params for t in sources)
+        if given != math.prod(shape):  # a graph from elsewhere may ask for anything
+            raise InputError(
+                f"{self._checkpoint.source}: parameter '{name}' {list(shape)}: elements",
+                found=f"{given} in {len(sources)} tensors",
+                expected=math.prod(shape),
+            )
         self.bound[name] = Binding(name, shape, sources, wanted, reason)
         return "model.safetensors"
 

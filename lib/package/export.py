@@ -7,7 +7,6 @@ import json
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -30,17 +29,20 @@ from ..errors import InputError, SourceNotFound, Unsupported, UsageProblem
 from ..families import find, gguf
 from ..graph.builder import IR_VERSION, OPSET, Graph
 from ..graph.external import point_at
+from ..graph.standard import foreign_nodes
 from ..numeric.convert import Band, Tally, convert, narrows
 from ..text.tokenizer import MAX_BYTES, load
 from . import layout, manifest
 from .bindings import Binding, Bindings
+from .model import READINGS, Model, Wishes, open_model
 
-SHARD_NBYTES = 5_000_000_000
 DTYPES = {"f32": TensorProto.FLOAT, "f16": TensorProto.FLOAT16, "bf16": TensorProto.BFLOAT16}
 """Element types that components can be exported as."""
-STORED = {"F32": "f32", "F16": "f16", "BF16": "bf16"}
 PROVIDERS = ("default", "cpu", "cuda", "onnx-standard")
-"""Execution providers that a package can be meant for; all graphs use standard operators alone."""
+"""Execution providers that a package can be meant for. Graphs for `default` and `onnx-standard` use
+standard operators alone; whether others do is the family's business."""
+STANDARD = ("default", layout.ANY_EP)
+"""Those for which graphs are checked to have no other operators."""
 
 
 @dataclass
@@ -64,7 +66,7 @@ class Plan:
 
     checkpoint: Checkpoint
     family: Any
-    model: Any
+    model: Model
     components: list[Component]
     tokens: dict[str, int]
     provider: str
@@ -85,12 +87,15 @@ def plan(
     dtypes: Mapping[str, str] | None = None,
     provider: str = "default",
     force_f16: bool = False,
-    shard_nbytes: int = SHARD_NBYTES,
+    shard_nbytes: int | None = None,
     dry_run: bool = False,
+    text_only: bool = False,
+    dequantize: bool = False,
+    reading: str = READINGS[0],
 ) -> Plan:
     """Build the graphs of the named components (all, if none) and bind every parameter.
 
-    No payload byte is read.
+    No payload byte is read but of tensors that are compared with the config (a few hundred bytes).
 
     Args:
         dtype: `f32`, `f16`, `bf16`, or `auto`: float32, but on CUDA the checkpoint's own type for
@@ -98,58 +103,91 @@ def plan(
         dtypes: component -> its own dtype.
         provider: one of PROVIDERS.
         force_f16: allow float16 for generation, whose activations leave its range.
+        shard_nbytes: largest data file; by default what the family says.
+        text_only, dequantize, reading: see `model.Wishes`.
     Raises:
         InputError, SourceNotFound, Unsupported: the checkpoint, its config, a component name, a
             tensor or a type; named.
+        UsageProblem: an option that does not fit.
     """
     if checkpoint.format == "package":
         raise Unsupported(f"{checkpoint.source}: is a package already", expected="a checkpoint")
     gguf.refuse_payload(checkpoint)
-    checkpoint.refuse_if_broken()
+    checkpoint.refuse_if_broken(headers_only=True)  # the family judges names and shapes first
     if checkpoint.config_hash is None:
         raise SourceNotFound(
             f"{checkpoint.source}: config.json: no such file", hint="give the checkpoint's folder"
         )
     family = find(checkpoint.config, f"{checkpoint.source}: config.json")
-    chosen = list(dict.fromkeys(names)) or list(family.COMPONENTS)
-    for name in chosen:
+    named = list(dict.fromkeys(names))
+    for name in named:
         if name not in family.COMPONENTS:
             raise SourceNotFound(
                 f"component '{name}'", expected=f"one of {', '.join(family.COMPONENTS)}"
             )
     if provider not in PROVIDERS:
         raise UsageProblem("--ep", found=provider, expected=" or ".join(PROVIDERS))
+    if reading not in READINGS:
+        raise UsageProblem("--scale-reading", found=reading, expected=" or ".join(READINGS))
     own = dict(dtypes or {})
     for name in own:
         if name not in family.COMPONENTS:
             raise SourceNotFound(f"--set {name}", expected=f"one of {', '.join(family.COMPONENTS)}")
-    model = import_module(f"{family.__name__}.export").NeoChat(checkpoint)
+    model = open_model(family, checkpoint, Wishes(text_only, dequantize, reading, provider))
+    checkpoint.refuse_if_broken()
+    for name in (*named, *own):
+        if name not in model.components:
+            expected = f"one of {', '.join(model.components)}"
+            raise SourceNotFound(f"component '{name}' of a text-only export", expected=expected)
+    limit = model.shard_nbytes if shard_nbytes is None else shard_nbytes
+    if model.most_shard_nbytes is not None and limit > model.most_shard_nbytes:
+        expected = f"at most {model.most_shard_nbytes} bytes"
+        raise UsageProblem("--shard-size", found=f"{limit} bytes", expected=expected)
     notes: list[str] = []
     model.defaults()  # refuses what it cannot use, in a dry run too
-    tokens = _special_tokens(checkpoint, model, dry_run, notes)
-    components, every = [], {}
-    for name in family.COMPONENTS:
+    tokens = _special_tokens(checkpoint, family, model, dry_run, notes)
+    chosen = named or list(model.components)
+    codes: dict[str, str] = {}
+    for name in model.components:
         code = own.get(name, dtype)
-        code = _auto(checkpoint, family, name, provider) if code == "auto" else code
-        if code not in DTYPES:
+        codes[name] = model.auto(name) if code == "auto" else code
+        if codes[name] not in DTYPES:
             raise UsageProblem("dtype", found=code, expected=f"auto or {' or '.join(DTYPES)}")
-        generates = name in family.GENERATION_COMPONENTS
-        if code == "f16" and generates and not force_f16 and name in chosen:
-            raise Unsupported(
-                f"{name} in f16: its activations leave the range of float16, and end as NaN",
-                expected="f32 or bf16",
-                hint=f"--set {name}=f32; --force-f16 for experiments",
-            )
-        bindings = Bindings(checkpoint, model.rename)
+        if name in chosen:
+            model.refuse(name, codes[name], force_f16=force_f16)
+    components, every = [], {}
+    for name, code in codes.items():
+        bindings = Bindings(model.checkpoint, model.rename)
         graph = model.build(name, bindings, DTYPES[code], tokens)
         every[name] = bindings.bound
         if name in chosen:
-            component = Component(name, graph, bindings.bound, code, code == "f16" and generates)
-            entries = [_entry(checkpoint, b, component) for b in bindings.bound.values()]
-            component.files, component.placed = plan_files(entries, shard_nbytes)
+            component = Component(
+                name, graph, bindings.bound, code, forced=model.forced(name, code)
+            )
+            entries = [_entry(model.checkpoint, b, component) for b in bindings.bound.values()]
+            component.files, component.placed = plan_files(entries, limit)
             components.append(component)
-    _refuse_unknown(checkpoint, every)
-    return Plan(checkpoint, family, model, components, tokens, provider, notes, every)
+    made = Plan(checkpoint, family, model, components, tokens, provider, notes, every)
+    _refuse_unknown(made)
+    if provider in STANDARD:
+        for component in components:
+            refuse_foreign(made, component)
+    return made
+
+
+def refuse_foreign(plan: Plan, component: Component) -> None:
+    """Refuse a graph with an operator that is not standard, wherever it stands.
+
+    Raises:
+        Unsupported: names component, path, domain and operator.
+    """
+    found = next(foreign_nodes(component.graph.model()), None)
+    if found is not None:
+        path, domain, op_type, why = found
+        raise Unsupported(
+            f"{component.name}: {path}: operator {domain or 'ai.onnx'}::{op_type}: {why}",
+            expected=f"operators of the standard domains alone (--ep {plan.provider})",
+        )
 
 
 def summary(plan: Plan, *, written: bool) -> dict[str, Any]:
@@ -194,6 +232,7 @@ def write(
     checkpoint = plan.checkpoint
     check_output(out, [checkpoint.root], force=force, marker=layout.MANIFEST)
     check_space(out, plan.nbytes + (16 << 20))
+    plan.model.before_writing([b for c in plan.components for b in c.bindings.values()])
     with new_folder(out, replace=layout.MANIFEST if force else None) as folder:
         for component in plan.components:
             target = folder / component.name
@@ -222,14 +261,16 @@ def assets(plan: Plan) -> dict[str, bytes]:
         InputError: a file that leads outside of the checkpoint, is not regular, or is too large.
     """
     files = {}
-    for name in layout.TOKENIZER_FILES:
+    known, required = layout.tokenizer_files(plan.family.NAME)
+    for name in known:
         raw = read_inside(plan.checkpoint.root, name, MAX_BYTES)
         if raw is not None:
             files[f"{layout.TOKENIZER}/{name}"] = raw
-        elif name in layout.REQUIRED_TOKENIZER_FILES:
+        elif name in required:
             raise SourceNotFound(f"{plan.checkpoint.source}: tokenizer file '{name}' is missing")
-    processor = import_module(f"{plan.family.__name__}.processor")
-    files[layout.PROCESSOR] = _json(processor.processor_json(plan.checkpoint.config))
+    processor = plan.model.processor()
+    if processor is not None:
+        files[layout.PROCESSOR] = _json(processor)
     return files
 
 
@@ -252,16 +293,6 @@ def parse_dtypes(pairs: Iterable[str]) -> dict[str, str]:
     return found
 
 
-def _auto(checkpoint: Checkpoint, family: Any, component: str, provider: str) -> str:
-    """float32; on CUDA the type of most of the checkpoint's parameters, but for generation."""
-    if provider != "cuda" or component in family.GENERATION_COMPONENTS:
-        return "f32"
-    counts: dict[str, int] = {}
-    for t in checkpoint.tensors.values():
-        counts[t.dtype] = counts.get(t.dtype, 0) + t.params
-    return STORED.get(max(counts, key=lambda d: counts[d]), "f32")
-
-
 def _entry(checkpoint: Checkpoint, b: Binding, component: Component) -> Entry:
     def bands() -> Iterable[Band]:
         for tensor in b.sources:
@@ -275,10 +306,10 @@ def _entry(checkpoint: Checkpoint, b: Binding, component: Component) -> Entry:
 
 
 def _special_tokens(
-    checkpoint: Checkpoint, model: Any, dry_run: bool, notes: list[str]
+    checkpoint: Checkpoint, family: Any, model: Model, dry_run: bool, notes: list[str]
 ) -> dict[str, int]:
-    names = import_module(type(model).__module__).SPECIAL_TOKENS
-    required = layout.REQUIRED_TOKENIZER_FILES
+    names = model.special_tokens
+    _, required = layout.tokenizer_files(family.NAME)
     missing = [n for n in required if not os.path.lexists(checkpoint.path(n))]
     if missing and dry_run:
         notes.append(
@@ -287,23 +318,30 @@ def _special_tokens(
         return dict.fromkeys(names, 0)
     if missing:
         raise SourceNotFound(f"{checkpoint.source}: tokenizer file '{missing[0]}' is missing")
+    if not names:
+        return {}
     tokenizer = load(checkpoint.root)
     ids = {name: tokenizer.id(name) for name in names}
-    words = model.config.llm.V
     for name, i in ids.items():
-        if i >= words:
+        if i >= model.vocab_size:
             raise InputError(
                 f"{checkpoint.source}: token '{name}': id",
                 found=i,
-                expected=f"< vocab_size {words}",
+                expected=f"< vocab_size {model.vocab_size}",
             )
     return ids
 
 
-def _refuse_unknown(checkpoint: Checkpoint, every: dict[str, dict[str, Binding]]) -> None:
-    """Every tensor must belong to a component: what is not understood is not dropped in silence."""
+def _refuse_unknown(plan: Plan) -> None:
+    """Every tensor must belong to a component, or be left with a reason: what is not understood is
+    not dropped in silence."""
+    every = plan.all_bindings
     used = {t.name for bound in every.values() for b in bound.values() for t in b.sources}
-    unknown = [t for t in checkpoint.tensors.values() if t.name not in used]
+    unknown = [
+        t
+        for t in plan.checkpoint.tensors.values()
+        if t.name not in used and plan.model.left(t) is None
+    ]
     if unknown:
         t = unknown[0]
         raise Unsupported(

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+
+from ..families import MODULES
+
 SCHEMA = "ntool-package/1"
 REPORT_SCHEMA = "ntool-weight-loading-report/1"
 MANIFEST = "package.json"
@@ -21,6 +25,8 @@ TOKENIZER_FILES = (
 )
 """Copied byte for byte from the checkpoint."""
 REQUIRED_TOKENIZER_FILES = ("vocab.json", "merges.txt", "tokenizer_config.json")
+SHARD_NBYTES = 5_000_000_000
+"""Largest data file, unless a family or the user says otherwise."""
 ANY_EP = "onnx-standard"
 """`execution_provider` of graphs of standard operators, for any runtime."""
 OPTIONAL_FILES = (
@@ -35,3 +41,15 @@ OPTIONAL_FILES = (
 """What people and the Hub put beside a package; nothing of it is read by a runtime."""
 BOOKKEEPING = (".cache", ".git")
 """Folders that download tools keep in a package folder."""
+
+
+def tokenizer_files(family: str | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Files of the tokenizer that packages of a family may have, and those of them they must have:
+    what is said above, unless the family's `TOKENIZER_FILES` says otherwise."""
+    if family in MODULES.values():
+        data = import_module(f"..families.{family}", package=__package__)
+        own: tuple[tuple[str, ...], tuple[str, ...]] | None
+        own = getattr(data, "TOKENIZER_FILES", None)
+        if own is not None:
+            return own
+    return TOKENIZER_FILES, REQUIRED_TOKENIZER_FILES

@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any
 from onnx import TensorProto
 
 from ..census import schema_hash
+from ..checkpoint.onnx_types import type_name
 from ..graph.builder import IR_VERSION, OPSET, Value
 from . import layout
+from .bindings import DTYPES
 
 if TYPE_CHECKING:
     from ..checkpoint.tensor import Checkpoint
@@ -27,12 +29,14 @@ NAMES: dict[int, str] = {
     TensorProto.INT64: "int64",
     TensorProto.BOOL: "bool",
 }
+NUMBERS = {name: number for number, name in DTYPES.items()}
+"""safetensors name -> ONNX element type."""
 FLOATS = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}
 
 
 def package(plan: Plan) -> dict[str, Any]:
     """Content of package.json."""
-    _checkpoint, model = plan.checkpoint, plan.model
+    model = plan.model
     names = [c.name for c in plan.components]
     inputs = {v.name for c in plan.components for v in c.graph.inputs}
     workflow = model.workflow()
@@ -44,23 +48,33 @@ def package(plan: Plan) -> dict[str, Any]:
     workflow["tasks"] = {
         task: value for task, value in workflow["tasks"].items() if _needs(value) <= set(names)
     }
-    return {
+    if "inputs" in workflow:
+        workflow["inputs"] = {
+            what: [p for p in ports if p.split(".")[0] in names]
+            for what, ports in workflow["inputs"].items()
+        }
+    known, _ = layout.tokenizer_files(plan.family.NAME)
+    tokenizer = any(os.path.lexists(plan.checkpoint.path(name)) for name in known)
+    made = {
         "schema": layout.SCHEMA,
         "family": plan.family.NAME,
         "variant": model.variant(),
         "source": source(plan),
         "semantic_reference": plan.family.SEMANTIC_REFERENCE,
-        "components": {c.name: component(c, plan.provider) for c in plan.components},
+        "components": {c.name: component(c, plan) for c in plan.components},
         # of every component that reads it: a denoiser does without its decoder too
         "cache": [e for e in model.cache(cache_dtype(plan)) if e["input"] in inputs],
         "workflow": workflow,
         "special_tokens": plan.tokens,
         "defaults": model.defaults(),
-        "processor": layout.PROCESSOR,
-        "tokenizer": layout.TOKENIZER,
-        "vocab_size": model.config.llm.V,
+        "processor": None if model.processor() is None else layout.PROCESSOR,
+        "tokenizer": layout.TOKENIZER if tokenizer else None,
+        "vocab_size": model.vocab_size,
         "sizes": model.sizes(),
     }
+    if model.quantization is not None:
+        made["quantization"] = model.quantization
+    return made
 
 
 def _cast(edge: dict[str, Any], plan: Plan) -> dict[str, Any]:
@@ -103,23 +117,36 @@ def cache_dtype(plan: Plan) -> str:
     return FLOATS[c.dtype] if c else "float32"
 
 
-def component(c: Component, provider: str) -> dict[str, Any]:
+def component(c: Component, plan: Plan) -> dict[str, Any]:
     """One entry of `components`."""
+    kinds = stored_floats(c)
     entry: dict[str, Any] = {
         "graph": f"{c.name}/{layout.GRAPH}",
         "opset": OPSET,
         "ir_version": IR_VERSION,
-        "execution_provider": provider,
-        "weight_dtype": FLOATS[c.dtype],
+        "execution_provider": plan.provider,
+        "weight_dtype": kinds[0] if kinds else FLOATS[c.dtype],
         "compute_dtype": FLOATS[c.dtype],
         "inputs": [_port(v) for v in c.graph.inputs],
         "outputs": [_port(v) for v in c.graph.outputs],
         "data": [f"{c.name}/{f.name}" for f in c.files],
-        "unsupported_token_ids": [],
+        "unsupported_token_ids": plan.model.unsupported_token_ids(c.name),
     }
+    if len(kinds) > 1:
+        entry["weight_dtypes"] = kinds
     if c.forced:
         entry["forced_f16"] = True
     return entry
+
+
+def stored_floats(c: Component) -> list[str]:
+    """Floating-point types of a component's weights; the one with most bytes first."""
+    nbytes: dict[str, int] = {}
+    for b in c.bindings.values():
+        name = type_name(NUMBERS[b.dtype])
+        if "float" in name:
+            nbytes[name] = nbytes.get(name, 0) + b.nbytes
+    return sorted(nbytes, key=lambda n: (-nbytes[n], n))
 
 
 def _port(v: Value) -> dict[str, Any]:
@@ -138,19 +165,23 @@ def graph_metadata(plan: Plan, c: Component) -> dict[str, str]:
         "ntool.source": s["uri"],
         "ntool.source_revision": s["resolved_revision"] or "",
         "ntool.source_schema_hash": s["schema_hash"],
+        **plan.model.metadata(c.name, FLOATS[c.dtype]),
     }
 
 
 def weight_report(plan: Plan) -> dict[str, Any]:
     """Content of weight-loading-report.json: what became of every source tensor."""
     written = {c.name: c for c in plan.components}
+    sources = plan.checkpoint.tensors
     targets: dict[str, list[dict[str, Any]]] = {}
     needed: dict[str, list[str]] = {}
     actions: dict[str, str] = {}
     for name, bound in plan.all_bindings.items():
         for b in bound.values():
-            share = b.nbytes // len(b.sources)
-            for i, tensor in enumerate(b.sources):
+            done = 0
+            for tensor in b.sources:
+                share, before = b.share(tensor), done
+                done += share
                 needed.setdefault(tensor.name, []).append(name)
                 if name not in written:
                     continue
@@ -160,7 +191,7 @@ def weight_report(plan: Plan) -> dict[str, Any]:
                     "name": b.name,
                     "dtype": b.dtype,
                     "file": f"{name}/{placed.file}",
-                    "offset": placed.offset + i * share,
+                    "offset": placed.offset + before,
                     "nbytes": share,
                 }
                 if b.reason:
@@ -169,7 +200,8 @@ def weight_report(plan: Plan) -> dict[str, Any]:
                 if tally is not None:
                     entry["range"] = tally.fields()
                 targets.setdefault(tensor.name, []).append(entry)
-                actions[tensor.name] = "copied" if tensor.dtype == b.dtype else "converted"
+                same = sources[tensor.name].dtype == b.dtype
+                actions[tensor.name] = "copied" if same else "converted"
     rows = []
     for t in plan.checkpoint.tensors.values():
         row: dict[str, Any] = {
@@ -178,8 +210,12 @@ def weight_report(plan: Plan) -> dict[str, Any]:
             "targets": targets.get(t.name, []),
             "source": {"file": t.file, "offset": t.offset, "nbytes": t.nbytes, "dtype": t.dtype},
         }
-        if row["action"] == "excluded":
-            row["reason"] = f"belongs to {', '.join(needed[t.name])}, not exported"
+        if t.name not in needed:
+            left = plan.model.left(t)
+            assert left is not None, f"{t.name}: refused when the export was planned"
+            row["action"], row["reason"] = left
+        elif row["action"] == "excluded":
+            row["reason"] = f"belongs to {', '.join(dict.fromkeys(needed[t.name]))}, not exported"
         rows.append(row)
     counts = Counter(r["action"] for r in rows)
     return {
@@ -191,4 +227,5 @@ def weight_report(plan: Plan) -> dict[str, Any]:
         "counts": {"source_tensors": len(rows), **dict(sorted(counts.items()))},
         "tensors": rows,
         "excluded_families": {},
+        **plan.model.report(rows),
     }

@@ -63,10 +63,11 @@ class Package:
         """Path of the tokenizer's folder.
 
         Raises:
+            SourceNotFound: the package has no tokenizer; there was none in its checkpoint.
             InputError: it is not in the package, or a link leads elsewhere.
         """
         where = f"{self.root}: {layout.MANIFEST}"
-        name = inside(self.manifest.get("tokenizer"), where)
+        name = inside(self._asset("tokenizer"), where)
         _, problem = contained(os.path.abspath(self.root), name)
         if problem is not None:
             raise InputError(f"{self.root}: {name}: {problem.message}")
@@ -76,13 +77,22 @@ class Package:
         """Content of processor.json.
 
         Raises:
+            SourceNotFound: the package has none: it is for text alone, or its checkpoint does not
+                say how pictures become input.
             SourceNotFound, InputError: it is missing, or not as the schema says.
         """
-        name = inside(self.manifest.get("processor"), f"{self.root}: {layout.MANIFEST}")
+        name = inside(self._asset("processor"), f"{self.root}: {layout.MANIFEST}")
         path = str(self.root / name)
         found = read_object(path, path, MAX_MANIFEST)
         schema.require(found, path, "processor")
         return found
+
+    def _asset(self, key: str) -> object:
+        """The path of an asset that a package may lack."""
+        path = self.manifest.get(key)
+        if path is None:
+            raise SourceNotFound(f"{self.root}: the package has no {key}")
+        return path
 
 
 def inside(path: object, where: str) -> str:
@@ -130,7 +140,8 @@ def open_package(path: str | os.PathLike[str]) -> Package:
         raise Unsupported(f"{path}: a package of weights, which cannot be run by itself",
                           expected="a package of export-component")  # fmt: skip
     for key in ("tokenizer", "processor"):
-        inside(manifest[key], f"{file}: $.{key}")
+        if manifest[key] is not None:
+            inside(manifest[key], f"{file}: $.{key}")
     for name, c in manifest["components"].items():
         for key, paths in (("graph", [c["graph"]]), ("data", c["data"])):
             for relative in paths:

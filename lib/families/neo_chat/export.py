@@ -3,13 +3,18 @@ data."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from ...checkpoint.tensor import Checkpoint
-from ...errors import InputError
+from ...checkpoint.tensor import Checkpoint, Tensor
+from ...errors import InputError, Unsupported
 from ...graph.builder import Graph, WeightSource
 from ...package import schema
+from ...package.bindings import Binding
+from ...package.layout import SHARD_NBYTES
+from ...package.model import Wishes, refuse_wishes, usual_dtype
+from . import COMPONENTS, GENERATION_COMPONENTS, NAME
 from .components import BUILDERS
 from .config import NeoChatConfig, read_config
 from .processor import processor_json
@@ -67,10 +72,28 @@ EDIT_GUIDANCE = [
 """The first entry whose condition holds gives the velocity (docs/neo-chat.md 5.5)."""
 
 
+def open_model(checkpoint: Checkpoint, wishes: Wishes) -> NeoChat:
+    """The model of a checkpoint. Its components are exported together and as they are.
+
+    Raises:
+        UsageProblem: a wish that the family does not know.
+        InputError, SourceNotFound, Unsupported: what `NeoChat` raises.
+    """
+    refuse_wishes(wishes, NAME)
+    checkpoint.refuse_if_broken()
+    return NeoChat(checkpoint, wishes.provider)
+
+
 class NeoChat:
     """One checkpoint of the family, checked as far as its headers go."""
 
-    def __init__(self, checkpoint: Checkpoint) -> None:
+    components = COMPONENTS
+    special_tokens = SPECIAL_TOKENS
+    quantization: dict[str, Any] | None = None
+    shard_nbytes = SHARD_NBYTES
+    most_shard_nbytes: int | None = None
+
+    def __init__(self, checkpoint: Checkpoint, provider: str = "default") -> None:
         where = f"{checkpoint.source}: config.json"
         if not checkpoint.config:
             raise InputError(f"{where}: missing or empty")
@@ -80,6 +103,54 @@ class NeoChat:
         refuse_layered(checkpoint, self.config)
         self._head_width = head_width(checkpoint, self.config)
         self.rename = partial(renamed, self.config)
+        self.vocab_size = self.config.llm.V
+        self._provider = provider
+
+    def refuse(self, component: str, dtype: str, *, force_f16: bool) -> None:
+        """Generation in float16 only where somebody insists.
+
+        Raises:
+            Unsupported: otherwise.
+        """
+        if self.forced(component, dtype) and not force_f16:
+            raise Unsupported(
+                f"{component} in f16: its activations leave the range of float16, and end as NaN",
+                expected="f32 or bf16",
+                hint=f"--set {component}=f32; --force-f16 for experiments",
+            )
+
+    def auto(self, component: str) -> str:
+        """float32; on CUDA the type of most of the parameters, but for generation."""
+        if component in GENERATION_COMPONENTS:
+            return "f32"
+        return usual_dtype(self.checkpoint, self._provider)
+
+    def forced(self, component: str, dtype: str) -> bool:
+        """Whether a type is one that only experiments are in."""
+        return dtype == "f16" and component in GENERATION_COMPONENTS
+
+    def before_writing(self, bindings: Sequence[Binding]) -> None:
+        """Nothing: headers say everything."""
+
+    def left(self, tensor: Tensor) -> tuple[str, str] | None:
+        """None: every tensor of the family belongs to a component."""
+        return None
+
+    def processor(self) -> dict[str, Any]:
+        """Content of processor.json."""
+        return processor_json(self.checkpoint.config)
+
+    def unsupported_token_ids(self, component: str) -> list[int]:
+        """None are."""
+        return []
+
+    def metadata(self, component: str, dtype: str) -> dict[str, str]:
+        """Nothing of the family's own."""
+        return {}
+
+    def report(self, rows: list[dict[str, Any]]) -> dict[str, Any]:
+        """Nothing of the family's own."""
+        return {}
 
     def build(
         self, component: str, weights: WeightSource, dtype: int, tokens: dict[str, int]

@@ -7,7 +7,7 @@ import re
 
 from ...checkpoint.tensor import Checkpoint
 from ...errors import InputError, SourceNotFound, Unsupported
-from ...package.bindings import STACKED
+from ...package.bindings import STACKED, Stored
 from .config import NeoChatConfig
 
 EMBED = "language_model.model.embed_tokens.weight"
@@ -19,18 +19,18 @@ BANK = re.compile(r"(.+\.experts)\.((?:gate|up|down)_proj\.weight)")
 """A bank of experts as one parameter [E, out, in]; the checkpoint has a matrix for each expert."""
 
 
-def renamed(c: NeoChatConfig, name: str, shape: tuple[int, ...]) -> tuple[list[str], str | None]:
+def renamed(c: NeoChatConfig, name: str, shape: tuple[int, ...]) -> tuple[list[Stored], str | None]:
     """The stored tensors of a parameter, and why they differ from it.
 
     A tied lm_head is the embedding table. A bank of experts is stacked from its experts' matrices,
     so that one Scan can walk over them (graph/experts.py).
     """
     if c.llm.tied and name == LM_HEAD:
-        return [EMBED], "tie_word_embeddings"
+        return [(EMBED, shape)], "tie_word_embeddings"
     bank = BANK.fullmatch(name)
     if bank:
-        return [f"{bank[1]}.{e}.{bank[2]}" for e in range(shape[0])], STACKED
-    return [name], None
+        return [(f"{bank[1]}.{e}.{bank[2]}", shape[1:]) for e in range(shape[0])], STACKED
+    return [(name, shape)], None
 
 
 def refuse_layered(checkpoint: Checkpoint, c: NeoChatConfig) -> None:

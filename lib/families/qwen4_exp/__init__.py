@@ -9,3 +9,23 @@ NAME = "qwen4_exp"
 MODEL_TYPES = ("qwen4_exp", "qwen4_exp_text")
 GGUF_ARCHITECTURES = ("qwen4exp",)
 """`general.architecture` of its GGUF sets."""
+COMPONENTS = ("vision_encoder", "embedding", "decoder")
+"""Of a checkpoint of text and pictures; of text alone there is the decoder."""
+GENERATION_COMPONENTS: tuple[str, ...] = ()
+PIPELINES = ("chat",)
+"""Tasks that a package can do."""
+SEMANTIC_REFERENCE = {"repository": "huggingface/transformers", "revision": "5.24.0"}
+"""Whose arithmetic the graphs reproduce."""
+TOKENIZER_FILES = (
+    (
+        "tokenizer.json",
+        "vocab.json",
+        "merges.txt",
+        "added_tokens.json",
+        "tokenizer_config.json",
+        "special_tokens_map.json",
+        "chat_template.jinja",
+    ),
+    (),
+)
+"""Files that are copied if they are there, and those that must be: ids alone are enough to run."""

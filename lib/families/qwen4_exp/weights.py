@@ -34,9 +34,10 @@ _TABLE = ".ngram_embedding.weight"
 Stored = tuple[str, tuple[int, ...]]
 """(name of a tensor of the checkpoint, the shape that it must have)."""
 Rename = Callable[[str, tuple[int, ...]], tuple[list[Stored], str | None]]
+"""The exporter's type of that name, without what importing it would load."""
 
 
-def check(checkpoint: Checkpoint, c: Qwen4ExpConfig, text_only: bool) -> None:
+def check(checkpoint: Checkpoint, c: Qwen4ExpConfig, text_only: bool) -> Pairs | None:
     """Refuse a checkpoint that is not, to the last tensor, what its config demands.
 
     In this order: headers and index; types, names and shapes; payloads that are cut off; the hash
@@ -45,6 +46,8 @@ def check(checkpoint: Checkpoint, c: Qwen4ExpConfig, text_only: bool) -> None:
 
     Args:
         text_only: the vision tower is not loaded. MTP never is.
+    Returns:
+        Codes and scales of what is loaded, or None of a checkpoint without FP8.
     Raises:
         InputError: unknown, misshapen, of another type, or with another value than the config
             gives; the message names the first and how many more there are.
@@ -77,6 +80,7 @@ def check(checkpoint: Checkpoint, c: Qwen4ExpConfig, text_only: bool) -> None:
         found += fp8_contract.payload_problems(pairs, read)
     found += buffer_problems(c, tensors, read)
     _refuse(checkpoint, found)
+    return pairs
 
 
 def _refuse(checkpoint: Checkpoint, found: list[Problem]) -> None:

@@ -16,11 +16,10 @@ from onnx import GraphProto, ModelProto, TensorProto, TypeProto
 from ...checkpoint import onnx_walk as walk
 from ...checkpoint.onnx_external import location_fault
 from ...checkpoint.onnx_types import type_name
+from ...graph.standard import PLAIN_DOMAINS, custom_nodes
 from .. import layout
 from .subject import Check, Finding, Part, Subject, bad, not_applicable, one_line
 
-PLAIN_DOMAINS = ("", "ai.onnx", "ai.onnx.ml")
-"""Domains that every ONNX runtime is expected to know."""
 STAND_IN = "stand-in.bin"
 
 
@@ -135,16 +134,13 @@ def standard(subject: Subject, part: Part) -> list[Finding]:
     """
     if not subject.options.standard_only and part.entry.get("execution_provider") != layout.ANY_EP:
         return [not_applicable("no --standard-only, and the package is not onnx-standard")]
-    own = {(f.domain, f.name) for f in part.model.functions}
     return [
         bad(
             f"{part.file}: {place.path}: operator {place.node.domain}::{place.node.op_type}",
             list(PLAIN_DOMAINS),
             place.node.domain,
         )
-        for place in part.walk.nodes
-        if place.node.domain not in PLAIN_DOMAINS
-        and (place.node.domain, place.node.op_type) not in own
+        for place in custom_nodes(part.model, part.walk.nodes)
     ]
 
 

@@ -12,7 +12,6 @@ from ...checkpoint.strict_json import read_object
 from ...checkpoint.tensor import BITS
 from ...errors import InputError, NtoolError
 from .. import layout
-from ..bindings import STACKED
 from .data import safetensors_name
 from .subject import MAX_LISTED, Check, Finding, Part, Subject, bad, not_applicable, not_read
 
@@ -78,10 +77,11 @@ def _place(target: dict[str, Any]) -> tuple[str, int]:
 
 
 def _follows(before: dict[str, Any], t: dict[str, Any]) -> bool:
-    """Whether a target is the next part of a stacked parameter, right behind `before`."""
+    """Whether a target is the next part of a parameter of several sources, right behind `before`:
+    both say why."""
     sizes = [before.get("offset"), before.get("nbytes"), t.get("offset"), t.get("nbytes")]
     return (
-        before.get("renamed") == t.get("renamed") == STACKED
+        before.get("renamed") == t.get("renamed") is not None
         and all(type(n) is int for n in sizes)
         and all(before.get(k) == t.get(k) for k in ("file", "dtype"))
         and before["offset"] + before["nbytes"] == t["offset"]

@@ -32,7 +32,7 @@ class Weights:
     def claim(self, name: str, shape: tuple[int, ...], dtype: int) -> str:
         stored, reason = renamed(self.config, name, shape)
         if name not in self.tensors:
-            parts = [self.tensors[n] for n in stored]
+            parts = [self.tensors[n] for n, _ in stored]
             self.tensors[name] = np.stack(parts) if reason == STACKED else parts[0]
         assert self.tensors[name].shape == shape, (name, self.tensors[name].shape, shape)
         return "inside"
