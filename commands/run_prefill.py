@@ -54,11 +54,12 @@ def run_prefill(
     options: dict[str, Any] = dict(locals())
     from importlib import import_module
 
+    from ..lib import families
     from ..lib.package.cache import find
     from ..lib.runtime.session import Settings, resolve_device
 
     source = find(package)
-    family = import_module(f"{families}.{source.family}.prefill_run")
+    family = import_module(f"{families.__name__}.{source.family}.prefill_run")
     request = family.read_request(options)
     settings = Settings(resolve_device(device, console.note), threads, low_memory)
     found = source.package(console.note)

@@ -12,12 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from .. import demo
+from .. import demo, families
 from ..checkpoint.safetensors_header import read_header, require_sound
 from ..checkpoint.source import open_checkpoint
 from ..checkpoint.tensor import Checkpoint
-from ..errors import EnvironmentProblem, NtoolError, SourceNotFound, UsageProblem
-from ..families import find as family_of
+from ..errors import EnvironmentProblem, NtoolError, SourceNotFound, Unsupported, UsageProblem
 from ..families import gguf
 from . import layout
 from .package import Package, inside, is_package, open_package
@@ -105,7 +104,12 @@ def find(source: str) -> Found:
     """
     if is_package(source):
         package = open_package(source)
-        return Found(package.manifest["family"], package, None)
+        family = package.manifest["family"]
+        if family not in families.EXPORTED:  # the name of a module to come, from a stranger's file
+            raise Unsupported(
+                f"{source}: family", found=repr(family), expected=" or ".join(families.EXPORTED)
+            )
+        return Found(family, package, None)
     checkpoint = open_checkpoint(source, local=True)
     gguf.refuse_payload(checkpoint)
     checkpoint.refuse_if_broken()
@@ -113,7 +117,7 @@ def find(source: str) -> Found:
         raise SourceNotFound(
             f"{source}: config.json: no such file", hint="give the checkpoint's folder"
         )
-    module = family_of(checkpoint.config, f"{source}: config.json")
+    module = families.find(checkpoint.config, f"{source}: config.json")
     return Found(module.NAME, None, checkpoint)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from ...checkpoint.output_file import check_new_files
@@ -41,11 +41,18 @@ def read_request(o: Mapping[str, Any]) -> Request:
 
 
 def run(
-    package: Package, settings: Settings, request: Request, o: Mapping[str, Any]
+    package: Package,
+    settings: Settings,
+    request: Request,
+    o: Mapping[str, Any],
+    on_step: Callable[[Any], None],
 ) -> Iterator[Row]:
     """Run a request; yields records in the order in which things happen.
 
     With several rows each record of tokens, text or summary says of which `row` it is.
+
+    Args:
+        on_step: not called; families that draw have steps.
     """
     output = o["output"]
     if output is not None:  # again: the cache was not known before
