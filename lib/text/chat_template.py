@@ -12,7 +12,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -31,16 +31,26 @@ MAX_TEXT = 16 << 20
 FUEL = 20_000_000
 """Steps of the engine, which counts characters that are made as well."""
 NBYTES = 1 << 30
-SECONDS = 10
+SECONDS = 5
 """Most memory (of addresses) and time of the process that renders."""
+GRACE = 2
+"""Seconds that the process may wait for a processor."""
+NAMED = ("bos_token", "eos_token", "pad_token", "unk_token")
+"""Entries of tokenizer_config.json that a template knows as variables."""
 
 
 @dataclass(frozen=True)
 class Template:
-    """A chat template. `name`: the file that it is from."""
+    """A chat template.
+
+    Attributes:
+        name: the file that it is from.
+        tokens: variables of the tokenizer, such as `eos_token`.
+    """
 
     name: str
     source: str
+    tokens: Mapping[str, str] = field(default_factory=dict)
 
     def render(self, **values: Any) -> str:
         """The prompt that the template makes of `messages` and further variables.
@@ -49,7 +59,9 @@ class Template:
             InputError: the template raises an exception, is wrong, or takes too much.
             EnvironmentProblem: minijinja is not installed, or no process can be started.
         """
-        return render(self.source, values, self.name)
+        # a template may ask whether these are none, and what is not given is not none
+        usual = {**self.tokens, "tools": None, "documents": None}
+        return render(self.source, {**usual, **values}, self.name)
 
 
 def read_template(folder: str | os.PathLike[str]) -> Template | None:
@@ -60,16 +72,18 @@ def read_template(folder: str | os.PathLike[str]) -> Template | None:
         InputError: not UTF-8, too long, a link that leads outside; or another form; names the file.
     """
     root = os.fspath(folder)
-    raw = read_inside(root, JINJA, MAX_TEMPLATE)
-    path = os.path.join(root, JINJA)
-    if raw is not None:
-        try:
-            return Template(path, raw.decode("utf-8"))
-        except UnicodeDecodeError as e:
-            raise InputError(f"{path}: not UTF-8 at byte {e.start}") from e
     raw = read_inside(root, CONFIG, MAX_CONFIG)
     path = os.path.join(root, CONFIG)
-    value = load_object(raw, path).get("chat_template") if raw is not None else None
+    config = load_object(raw, path) if raw is not None else {}
+    tokens = _tokens(config)
+    raw = read_inside(root, JINJA, MAX_TEMPLATE)
+    if raw is not None:
+        path = os.path.join(root, JINJA)
+        try:
+            return Template(path, raw.decode("utf-8"), tokens)
+        except UnicodeDecodeError as e:
+            raise InputError(f"{path}: not UTF-8 at byte {e.start}") from e
+    value = config.get("chat_template")
     if value is None:
         return None
     where = f"{path}: chat_template"
@@ -79,7 +93,18 @@ def read_template(folder: str | os.PathLike[str]) -> Template | None:
         raise InputError(where, found=shorten(repr(value), 80), expected="text of UTF-8, or a list")
     if len(value.encode()) > MAX_TEMPLATE:
         raise InputError(f"{where}: size", found=len(value), expected=f"<= {MAX_TEMPLATE}")
-    return Template(path, value)
+    return Template(path, value, tokens)
+
+
+def _tokens(config: dict[str, Any]) -> dict[str, str]:
+    found = {}
+    for key in NAMED:
+        value = config.get(key)
+        if isinstance(value, dict):  # an added token with its flags
+            value = value.get("content")
+        if isinstance(value, str):
+            found[key] = value
+    return found
 
 
 def _default(entries: list[Any], where: str) -> Any:
@@ -133,7 +158,7 @@ def render(
             [sys.executable, "-I", "-S", worker],
             input=json.dumps(job).encode(),
             capture_output=True,
-            timeout=seconds + 5,
+            timeout=seconds + GRACE,
             check=False,
         )
     except subprocess.TimeoutExpired as e:

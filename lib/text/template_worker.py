@@ -41,9 +41,21 @@ def refuse(message: object = "") -> None:
     raise Refused(str(message))
 
 
-def to_json(value: Any, indent: Any = None, ensure_ascii: bool = False) -> str:
-    """`tojson` of chat templates: not escaped for HTML, unlike that of the engine."""
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent)
+def to_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: Any = None,
+    separators: Any = None,
+    sort_keys: bool = False,
+) -> str:
+    """`tojson` as chat templates know it: unlike that of the engine it escapes nothing for HTML."""
+    return json.dumps(
+        value,
+        ensure_ascii=ensure_ascii,
+        indent=indent,
+        separators=tuple(separators) if separators else None,
+        sort_keys=sort_keys,
+    )
 
 
 def render(job: dict[str, Any]) -> str:

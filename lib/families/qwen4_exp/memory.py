@@ -6,6 +6,7 @@ logits of every position, the state, patch rows of pictures.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from ...package.package import Package
@@ -37,7 +38,7 @@ class Sizes:
             total += count
         return total
 
-    def prefill(self, names: list[str], rows: int, tokens: int, grids: list[int]) -> Phase:
+    def prefill(self, names: Sequence[str], rows: int, tokens: int, grids: Sequence[int]) -> Phase:
         """A prompt, and the step after it, which holds the state twice.
 
         Args:

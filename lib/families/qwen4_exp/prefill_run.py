@@ -59,7 +59,7 @@ def run(
         check_new_files([str(output)], folders=[str(package.root)])
     pipeline = Pipeline(package, settings)
     if o["raw"]:
-        pipeline.need_tokenizer("--raw")
+        pipeline.reader.need_tokenizer("--raw")
     # 16-bit arrays are read where they lie, so a file is written from host memory
     keep = output is None or settings.device[0] == "cpu"
     prefix = pipeline.prefill(request, all_logits=o["all_logits"], keep=keep)
@@ -74,7 +74,7 @@ def run(
             "tokens": lengths[b],
             "images": len(request.images),
             "next_token": token,
-            "next_text": pipeline.text([token]),
+            "next_text": pipeline.reader.text([token]),
             "output": str(output) if output else None,
         }
         yield "summary", {**summary, **_row(request, b)}
@@ -85,11 +85,13 @@ def run(
         for b, one in enumerate(chosen):
             if one is None:
                 continue
-            fields = {"index": len(picked[b]), "id": one, "text": pipeline.text([one])}
+            fields = {"index": len(picked[b]), "id": one, "text": pipeline.reader.text([one])}
             picked[b].append(one)
             yield "token", {**fields, **_row(request, b)}
     for b, ids in enumerate(picked):
-        text = pipeline.text([i for i in ids if i not in pipeline.stop], skip_special=True)
+        text = pipeline.reader.text(
+            [i for i in ids if i not in pipeline.workflow.stop], skip_special=True
+        )
         if text is not None:
             yield "text", {"text": text.strip(), **_row(request, b)}
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ...checkpoint.strict_json import has_lone_surrogate
-from ...errors import InputError, UsageProblem
+from ...errors import InputError, Unsupported, UsageProblem
 from ...text.given import parse_rows, read_list, read_text
 
 TASK = "chat"
@@ -214,12 +214,10 @@ def _parts(row: dict[str, Any], where: str) -> list[dict[str, Any]]:
     for part in given:
         kind = part.get("type") if isinstance(part, dict) else None
         fits = (kind == "text" and set(part) == {"type", "text"} and _is_text(part["text"])) or (
-            kind == "image"
-            and set(part) <= {"type", "image"}
-            and _is_path(part.get("image", "x"))
+            kind == "image" and set(part) <= {"type", "image"} and _is_path(part.get("image", "x"))
         )
         if kind == "video":
-            raise InputError(f"{where}: video is not supported", expected="pictures")
+            raise Unsupported(f"{where}: video is not supported", expected="pictures")
         if not fits:
             raise InputError(
                 f"{where}: content",
