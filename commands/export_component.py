@@ -3,79 +3,41 @@ seconds)."""
 
 from __future__ import annotations
 
-import re
 import time
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from ..console import console
+from ..export_options import (
+    Components,
+    Data,
+    Dequantize,
+    Dtype,
+    ExternalData,
+    ForceF16,
+    Provider,
+    ScaleReading,
+    SetDtype,
+    ShardSize,
+    TextOnly,
+    parse_size,
+)
 from ..options import DryRun, Force, Output, Revision, Source
 
 
 def export_component(
     source: Source,
-    components: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[COMPONENT]...", help="Which components. Default: all.", show_default=False
-        ),
-    ] = None,
+    components: Components = None,
     output: Output = "",
-    dtype: Annotated[
-        str, typer.Option("--dtype", metavar="DTYPE", help="auto, f32, f16 or bf16.")
-    ] = "auto",
-    set_: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set", metavar="COMPONENT=DTYPE", help="Another dtype for one component. Repeatable."
-        ),
-    ] = None,
-    ep: Annotated[
-        str,
-        typer.Option(
-            "--ep", metavar="PROVIDER", help="Meant for: default, cpu, cuda or onnx-standard."
-        ),
-    ] = "default",
-    force_f16: Annotated[
-        bool,
-        typer.Option("--force-f16", help="Allow f16 for generation, which ends as NaN. To try."),
-    ] = False,
-    data: Annotated[
-        str,
-        typer.Option(
-            "--data", metavar="HOW", help="How weights get into the package: auto or copy."
-        ),
-    ] = "auto",
-    shard_size: Annotated[
-        str | None,
-        typer.Option(
-            "--shard-size",
-            "--max-shard-size",
-            metavar="SIZE",
-            help="Largest data file, for example 5GB. Default: by family.",
-        ),
-    ] = None,
-    external_data: Annotated[
-        str,
-        typer.Option(
-            "--external-data", metavar="FORMAT", help="Of the data files: there is safetensors."
-        ),
-    ] = "safetensors",
-    text_only: Annotated[
-        bool,
-        typer.Option("--text-only", help="Of a model of text and pictures the text model alone."),
-    ] = False,
-    dequantize: Annotated[
-        bool, typer.Option("--dequantize", help="FP8 weights as dense ones, codes times scales.")
-    ] = False,
-    scale_reading: Annotated[
-        str,
-        typer.Option(
-            "--scale-reading", metavar="HOW", help="Scales of FP8 weights that stay: exact or bf16."
-        ),
-    ] = "exact",
+    dtype: Dtype = "auto",
+    set_: SetDtype = None,
+    ep: Provider = "default",
+    force_f16: ForceF16 = False,
+    data: Data = "auto",
+    external_data: ExternalData = "safetensors",
+    shard_size: ShardSize = None,
+    text_only: TextOnly = False,
+    dequantize: Dequantize = False,
+    scale_reading: ScaleReading = "exact",
     revision: Revision = None,
     force: Force = False,
     dry_run: DryRun = False,
@@ -130,17 +92,6 @@ def export_component(
         console.note(
             f"wrote {output}: {len(plan.components)} components, {plan.nbytes:,} bytes of weights"
         )
-
-
-def parse_size(text: str) -> int:
-    """Bytes from `5GB`, `200MB`, `1GiB` or a plain number."""
-    from ..lib.errors import UsageProblem
-
-    units = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
-    match = re.fullmatch(r"([0-9]{1,12})\s*([KMG]i?B)?", text.strip(), re.IGNORECASE)
-    if not match or int(match[1]) == 0:
-        raise UsageProblem("--shard-size", found=text, expected="for example 5GB")
-    return int(match[1]) * units[(match[2] or "").upper()]
 
 
 def peak_rss() -> int:

@@ -89,7 +89,11 @@ set -g __ntool_valued \
     'export-component --set' \
     'export-component --ep' \
     'export-component --data' \
+    'export-component --external-data' \
+    'export-component --max-shard-size' \
     'export-component --shard-size' \
+    'export-component --scale-reading' \
+    'export-component --revision' \
     'export-component --format' \
     'export-component --progress' \
     'run-prefill --prompt' \
@@ -264,7 +268,12 @@ complete -c ntool -n '__ntool_at export-component' -l set -x -d 'Another dtype f
 complete -c ntool -n '__ntool_at export-component' -l ep -x -a 'default cpu cuda onnx-standard' -d 'Meant for: default, cpu, cuda or onnx-standard.'
 complete -c ntool -n '__ntool_at export-component' -l force-f16 -d 'Allow f16 for generation, which ends as NaN. To try.'
 complete -c ntool -n '__ntool_at export-component' -l data -x -a 'auto copy' -d 'How weights get into the package: auto or copy.'
-complete -c ntool -n '__ntool_at export-component' -l shard-size -x -d 'Largest data file, for example 5GB.'
+complete -c ntool -n '__ntool_at export-component' -l external-data -x -d 'Of the data files: there is safetensors.'
+complete -c ntool -n '__ntool_at export-component' -l max-shard-size -l shard-size -x -d 'Largest data file, for example 5GB. Default: by family.'
+complete -c ntool -n '__ntool_at export-component' -l text-only -d 'Of a model of text and pictures the text model alone.'
+complete -c ntool -n '__ntool_at export-component' -l dequantize -d 'FP8 weights as dense ones, codes times scales.'
+complete -c ntool -n '__ntool_at export-component' -l scale-reading -x -a 'exact bf16' -d 'Scales of FP8 weights that stay: exact or bf16.'
+complete -c ntool -n '__ntool_at export-component' -l revision -x -d 'Branch, tag or commit on the Hub; as SOURCE@REV.'
 complete -c ntool -n '__ntool_at export-component' -l force -d 'Replace an existing output.'
 complete -c ntool -n '__ntool_at export-component' -l dry-run -d 'Check and plan; write nothing.'
 complete -c ntool -n '__ntool_at export-component' -l format -x -a 'jsonl table csv tsv' -d 'Form of the records. Default: table on a terminal, else jsonl.'

@@ -38,11 +38,15 @@ def abi_findings(
     abi = family_module(manifest.get("family"), "abi")
     if abi is None or manifest.get("kind") == layout.WEIGHTS:
         return []
-    if component not in abi.PORTS:
+    every = abi.ports(manifest)
+    if component not in every:
         text = f"{file}: component '{component}' is not one of {manifest['family']}"
-        return [bad(text, list(abi.PORTS), component, reason="component")]
+        return [bad(text, list(every), component, reason="component")]
     findings = []
-    for side, ports in abi.PORTS[component].items():
+    if "outputs" in abi.CACHE_PORTS.get(component, ()):
+        found_faults = abi.cache_faults(manifest)
+        findings = [bad(f"{layout.MANIFEST}: {t}", w, h, reason="abi") for t, w, h in found_faults]
+    for side, ports in every[component].items():
         wanted = dict(ports)
         if side in abi.CACHE_PORTS.get(component, ()):
             key = side[:-1]

@@ -5,7 +5,8 @@ Source: docs/neo-chat.md, "Components"; the graphs themselves are in components.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ...checkpoint.tensor import Checkpoint
@@ -64,14 +65,8 @@ OPTIONAL_PORTS = ("noise_scale",)
 CACHE_PORTS = {"decoder": ("inputs", "outputs"), "image_gen_denoiser": ("inputs",)}
 """Which sides of a component carry the tensors that package.json lists under `cache`."""
 
-CACHE_NAMES = {"input": "past.{layer}.{role}", "output": "present.{layer}.{role}"}
-"""How the family names them; package.json lists each by name, and that list is what is used."""
-
 OPTIONAL_COMPONENTS = ("vision_encoder",)
 """Components without which a task still works: a text-only package has no vision tower."""
-
-TOKEN_GUARDS = {"embedding": ("input_ids", "<IMG_CONTEXT>")}
-"""Token ids that are written into a graph: component -> (input that is compared, token)."""
 
 DTYPES: dict[str, tuple[str, ...]] = {
     "vision_encoder": ("float32", "float16", "bfloat16"),
@@ -83,12 +78,36 @@ DTYPES: dict[str, tuple[str, ...]] = {
 """Element types of weights and arithmetic. Activations of generation leave float16's range."""
 
 
-def rename(checkpoint: Checkpoint) -> Rename:
-    """Which tensors of the checkpoint a parameter's bytes come from.
+def ports(manifest: dict[str, Any]) -> dict[str, dict[str, dict[str, Port]]]:
+    """Of each component inputs and outputs, but for the state; the same in all packages."""
+    return PORTS
+
+
+def cache_names(entry: dict[str, Any]) -> dict[str, str]:
+    """How the ports of an entry of `cache` are called; that list itself is what is used."""
+    name = f"{entry['layer']}.{entry['role']}"
+    return {"input": f"past.{name}", "output": f"present.{name}"}
+
+
+def cache_faults(manifest: dict[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+    """(text, expected, actual) of entries of `cache` that are not what they have to be: what the
+    schema and the ports do not say, nobody asks of this family."""
+    return iter(())
+
+
+def token_guards(manifest: dict[str, Any]) -> dict[str, tuple[str, str, int | None]]:
+    """Token ids that are written into a graph: component -> (input that is compared, token, its
+    id)."""
+    token = "<IMG_CONTEXT>"
+    return {"embedding": ("input_ids", token, manifest["special_tokens"].get(token))}
+
+
+def source(checkpoint: Checkpoint, manifest: dict[str, Any]) -> tuple[Checkpoint, Rename]:
+    """The checkpoint as a package takes it, and which of its tensors a parameter's bytes come from.
 
     Raises:
         InputError, Unsupported: the checkpoint is not one of this family.
     """
     from .export import NeoChat
 
-    return NeoChat(checkpoint).rename
+    return checkpoint, NeoChat(checkpoint).rename

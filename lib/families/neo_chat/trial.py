@@ -14,18 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import InputError
 from ...package.package import Package
+from ...package.small_run import Sizes, Watched, noise, port
 from ...runtime.arrays import Arrays
-from ...runtime.session import Session, to_numpy
+from ...runtime.session import Session
 from . import positions as place
 from .pipeline import DRAWING, READING, Pipeline, Recipe
 from .request import Request
-
-Sizes = dict[str, int]
-"""Symbolic dimension -> length."""
-
-MAX_ELEMENTS = 1 << 28
 
 _BASE: dict[str, dict[str, Any]] = {
     "vision_encoder": {"grids": ((2, 2),)},
@@ -65,7 +60,7 @@ def _vision_encoder(manifest: dict[str, Any], c: dict[str, Any]) -> tuple[Arrays
     # a grid of whole tokens: the base counts 2 patches a side, the usual merge
     grids = [(h * merge // 2, w * merge // 2) for h, w in grids]
     patches = sum(h * w for h, w in grids)
-    feeds = {"pixel_values": _noise(patches, width), "grid_hw": np.array(grids, np.int64)}
+    feeds = {"pixel_values": noise(patches, width), "grid_hw": np.array(grids, np.int64)}
     return feeds, {
         "patches": patches,
         "images": len(grids),
@@ -78,8 +73,8 @@ def _embedding(manifest: dict[str, Any], c: dict[str, Any]) -> tuple[Arrays, Siz
     context = manifest["special_tokens"]["<IMG_CONTEXT>"]
     ids = np.full((B, S), 0 if context else 1, np.int64)
     ids[0, 1 : 1 + n] = context
-    port = _port(manifest, "embedding", "image_features")
-    features = _noise(n, port["shape"][1], dtype=port["dtype"])
+    declared = port(manifest, "embedding", "image_features")
+    features = noise(n, declared["shape"][1], dtype=declared["dtype"])
     return {"input_ids": ids, "image_features": features}, {
         "batch": B,
         "sequence": S,
@@ -89,9 +84,9 @@ def _embedding(manifest: dict[str, Any], c: dict[str, Any]) -> tuple[Arrays, Siz
 
 def _decoder(manifest: dict[str, Any], c: dict[str, Any]) -> tuple[Arrays, Sizes]:
     B, S, P = c["batch"], c["sequence"], c["past_sequence"]
-    port = _port(manifest, "decoder", "inputs_embeds")
+    declared = port(manifest, "decoder", "inputs_embeds")
     feeds = {
-        "inputs_embeds": _noise(B, S, port["shape"][2], dtype=port["dtype"]),
+        "inputs_embeds": noise(B, S, declared["shape"][2], dtype=declared["dtype"]),
         "position_ids": place.text_positions(P, S),
         "logits_to_keep": np.array([min(c["kept"], S)], np.int64),
         **_cache(manifest, "decoder", B, P),
@@ -104,7 +99,7 @@ def _image_gen_embedding(manifest: dict[str, Any], c: dict[str, Any]) -> tuple[A
     F = manifest["workflow"]["positions"]["token_pixels"]
     B, H, W = c["batch"], c["height"] * F, c["width"] * F
     feeds = {
-        "z": _noise(B, 3, H, W),
+        "z": noise(B, 3, H, W),
         "timestep": np.array([0.5], np.float32),
         "noise_scale": np.array([1.0], np.float32),
     }
@@ -114,9 +109,9 @@ def _image_gen_embedding(manifest: dict[str, Any], c: dict[str, Any]) -> tuple[A
 def _image_gen_denoiser(manifest: dict[str, Any], c: dict[str, Any]) -> tuple[Arrays, Sizes]:
     F = manifest["workflow"]["positions"]["token_pixels"]
     B, P, (th, tw) = c["batch"], c["past_sequence"], c["grid"]
-    port = _port(manifest, "image_gen_denoiser", "inputs_embeds")
+    declared = port(manifest, "image_gen_denoiser", "inputs_embeds")
     feeds = {
-        "inputs_embeds": _noise(B, th * tw, port["shape"][2], dtype=port["dtype"]),
+        "inputs_embeds": noise(B, th * tw, declared["shape"][2], dtype=declared["dtype"]),
         "position_ids": place.image_positions(P, th, tw),
         "token_grid": np.array([th, tw], np.int64),
         **_cache(manifest, "image_gen_denoiser", B, P),
@@ -137,64 +132,22 @@ _MAKERS: dict[str, Callable[[dict[str, Any], dict[str, Any]], tuple[Arrays, Size
 def _cache(manifest: dict[str, Any], component: str, batch: int, past: int) -> Arrays:
     sizes = {"batch": batch, "past_sequence": past}
     return {
-        e["input"]: _noise(
+        e["input"]: noise(
             *(d if isinstance(d, int) else sizes.get(d, 1) for d in e["shape"]),
-            dtype=_port(manifest, component, e["input"])["dtype"],
+            dtype=port(manifest, component, e["input"])["dtype"],
         )
         for e in manifest["cache"]
     }
 
 
-def _port(manifest: dict[str, Any], component: str, name: str) -> dict[str, Any]:
-    ports = manifest["components"][component]["inputs"]
-    found: dict[str, Any] = next(p for p in ports if p["name"] == name)
-    return found
-
-
 def _shape(manifest: dict[str, Any], component: str, name: str) -> list[Any]:
-    shape: list[Any] = _port(manifest, component, name)["shape"]
+    shape: list[Any] = port(manifest, component, name)["shape"]
     return shape
-
-
-def _noise(*shape: int, dtype: str = "float32") -> np.ndarray:
-    if math.prod(shape) > MAX_ELEMENTS:  # sizes come from package.json, which may say anything
-        raise InputError(
-            "small run: elements of an input", found=list(shape), expected=MAX_ELEMENTS
-        )
-    if dtype == "bfloat16":
-        import ml_dtypes
-
-        dtype = ml_dtypes.bfloat16
-    return np.random.default_rng(0).standard_normal(shape, np.float32).astype(dtype)
 
 
 # -- a prompt and a picture ---------------------------------------------------------------------
 
 STEPS = 2
-
-
-class _Watched:
-    """A session that reports outputs which are not finite."""
-
-    def __init__(
-        self, component: str, session: Session, report: Callable[[str, str], None]
-    ) -> None:
-        self._component, self._session, self._report = component, session, report
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._session, name)
-
-    def run(
-        self, feeds: Arrays, outputs: list[str] | None = None, *, keep: bool = False
-    ) -> dict[str, Any]:
-        """Run; every output of floating type is looked at."""
-        found = self._session.run(feeds, outputs, keep=keep)
-        for name, value in found.items():
-            array = to_numpy(value) if keep and self._session.on_host else value
-            floats = isinstance(array, np.ndarray) and array.dtype.kind in "fV"
-            if floats and not np.isfinite(array.astype(np.float32)).all():
-                self._report(self._component, name)
-        return found
 
 
 class _Trial(Pipeline):
@@ -204,7 +157,7 @@ class _Trial(Pipeline):
         self, package: Package, sessions: dict[str, Session], report: Callable[[str, str], None]
     ) -> None:
         super().__init__(package)
-        self._watched = {name: _Watched(name, s, report) for name, s in sessions.items()}
+        self._watched = {name: Watched(name, s, report) for name, s in sessions.items()}
 
     def session(self, component: str) -> Session:
         """The watched session of a component."""
@@ -260,7 +213,7 @@ def _two_steps(trial: _Trial, prefix: Any, found: list[tuple[str, str]]) -> None
         cfg_norm="none", interval=(0.0, 1.0), shift=1.0, t_eps=0.02,
     )  # fmt: skip
     scale = trial.noise_scale(recipe.width, recipe.height)
-    z = _noise(1, 3, recipe.height, recipe.width) * np.float32(scale)
+    z = noise(1, 3, recipe.height, recipe.width) * np.float32(scale)
     try:
         trial.sample({"cond": prefix, "uncond": prefix}, z, scale, recipe, lambda step: None)
     except Exception:

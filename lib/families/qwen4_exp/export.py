@@ -19,7 +19,7 @@ from ...fp8.dense_view import dense_view
 from ...fp8.forms import tables_of
 from ...fp8.pairs import Pairs
 from ...fp8.settings import read_settings
-from ...graph.builder import Graph, WeightSource
+from ...graph.builder import NARROW, Graph, WeightSource
 from ...package.bindings import Binding
 from ...package.layout import ANY_EP
 from ...package.model import READINGS, Wishes, usual_dtype
@@ -94,21 +94,22 @@ class Qwen4Exp:
         self._processor = None if self.text_only else _processor(checkpoint)
 
     def refuse(self, component: str, dtype: str, *, force_f16: bool) -> None:
-        """The vision encoder is not exported in bfloat16.
+        """For any runtime the vision encoder is not exported in bfloat16.
 
         Raises:
             Unsupported: with the reason and the ways out.
         """
-        if component == "vision_encoder" and dtype == "bf16":
+        if component == "vision_encoder" and dtype == "bf16" and self.wishes.provider == ANY_EP:
             raise Unsupported(
-                "vision_encoder in bf16: its features are not established at production size: the "
-                "largest error is 0.0405, and the tolerance 1e-2",
+                f"vision_encoder in bf16 for {ANY_EP}: its features are not established at "
+                "production size: the largest error is 0.0405, and the tolerance 1e-2",
                 expected="f32 or f16",
                 hint="--dtype f32 or f16; --text-only exports a decoder that may be bf16",
             )
 
     def auto(self, component: str) -> str:
-        """float32; on CUDA the checkpoint's own type, unless it is refused."""
+        """float32; on CUDA the checkpoint's own type, but not bfloat16 for pictures, whose features
+        are not established in it."""
         usual = usual_dtype(self.checkpoint, self.wishes.provider)
         return "f32" if component == "vision_encoder" and usual == "bf16" else usual
 
@@ -129,7 +130,9 @@ class Qwen4Exp:
 
     def _vision_encoder(self, weights: WeightSource, dtype: int) -> Graph:
         assert self.config.vision is not None
-        return vision_encoder(self.config.vision, self.config.text.H, weights, dtype)
+        return vision_encoder(
+            self.config.vision, self.config.text.H, weights, dtype, rounded=self._rounded(dtype)
+        )
 
     def _embedding(self, weights: WeightSource, dtype: int) -> Graph:
         c = self.config
@@ -147,7 +150,12 @@ class Qwen4Exp:
             route="standard" if standard else "fused",
             fp8=self.fp8,
             reading=self.wishes.reading,
+            rounded=self._rounded(dtype),
         )
+
+    def _rounded(self, dtype: int) -> bool:
+        """Whether 16-bit arithmetic is spelled out: CUDA alone is known to have it."""
+        return dtype in NARROW and self.wishes.provider != "cuda"
 
     def before_writing(self, bindings: Sequence[Binding]) -> None:
         """Compare a stored output head that is tied; look at the values of scales.

@@ -83,7 +83,10 @@ def workflow(c: Qwen4ExpConfig) -> dict[str, Any]:
             {"from": "embedding.inputs_embeds", "to": "decoder.inputs_embeds"},
         ]
     for entry in cache(c.text, "float32"):
-        edge = {"from": f"decoder.{entry['output']}", "to": f"decoder.{entry['input']}"}
+        edge: dict[str, Any] = {
+            "from": f"decoder.{entry['output']}",
+            "to": f"decoder.{entry['input']}",
+        }
         if entry["grows"] is not None:
             edge["dims"] = {"total_sequence": "past_sequence"}
         edges.append(edge)
@@ -120,6 +123,7 @@ def sizes(c: Qwen4ExpConfig) -> dict[str, int]:
     t = c.text
     names = ("H", "L", "nh", "nkv", "D", "gk", "gv", "dk", "dv", "K", "E", "k", "I", "Is", "N")
     made = {name: getattr(t, name) for name in names}
+    made |= {"budget": t.budget, "R": t.R}
     made["qsa_layers"] = sum(not linear for linear in t.linear)
     made["index_width"] = t.Dx
     if c.vision is not None:

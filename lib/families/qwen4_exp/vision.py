@@ -23,8 +23,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ...errors import Unsupported
-from ...graph.builder import BFLOAT16, FLOAT, INT64, Graph, Value, WeightSource
+from ...graph.builder import FLOAT, INT64, Graph, Value, WeightSource
 from ...graph.layers import Rotation, attention, rotate, rotation
 
 if TYPE_CHECKING:
@@ -36,17 +35,18 @@ TILE_SCORES = 1 << 22
 """Scores of a tile for one head: 16 MiB in float32, 256 queries of a picture of 2048 x 2048."""
 
 
-def vision_encoder(c: Vision, H: int, weights: WeightSource, dtype: int) -> Graph:
+def vision_encoder(
+    c: Vision, H: int, weights: WeightSource, dtype: int, *, rounded: bool = False
+) -> Graph:
     """pixel_values [N, 3 frames P P], image_grid_thw [images, 3] -> image_features [N / m^2, H].
 
     Grids are (frames, rows, columns) in patches. Rows of another number than the grids say, or
     sides that m does not divide, fail in the graph.
 
-    Raises:
-        Unsupported: bfloat16.
+    Args:
+        rounded: 16-bit arithmetic is spelled out for runtimes that have none (graph/builder.py).
     """
-    refuse_bfloat16(dtype)
-    g = Graph("vision_encoder", weights)
+    g = Graph("vision_encoder", weights, rounded=rounded)
     width = COLOURS * c.frames * c.P * c.P
     pixels = g.input("pixel_values", dtype, ["patches", width])
     grids = g.input("image_grid_thw", INT64, ["images", 3])
@@ -62,16 +62,6 @@ def vision_encoder(c: Vision, H: int, weights: WeightSource, dtype: int) -> Grap
         x = b.Add(x, mlp(b.at("mlp"), layer_norm(b, x, "norm2"), c))
     g.output("image_features", merger(v.at("merger"), x, c, H), ["image_tokens", H])
     return g
-
-
-def refuse_bfloat16(dtype: int) -> None:
-    """Raises Unsupported for bfloat16, with the reason and the ways out."""
-    if dtype == BFLOAT16:
-        raise Unsupported(
-            "vision_encoder: bfloat16 is not exported: its features are not established at "
-            "production size (largest error 0.0405 against a tolerance of 1e-2)",
-            hint="export float32 or float16, or the decoder alone: --text-only",
-        )
 
 
 @dataclass(frozen=True)

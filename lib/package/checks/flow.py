@@ -90,11 +90,10 @@ def _cache(manifest: dict[str, Any], found: dict[str, Any]) -> list[Finding]:
     joined = {(e["from"], e["to"]): e for e in manifest["workflow"]["edges"]}
     findings = []
     places = [(e["layer"], e["role"]) for e in manifest["cache"]]
-    for place in sorted({p for p in places if places.count(p) > 1}):
+    for place in sorted({p for p in places if places.count(p) > 1}, key=str):
         findings.append(bad(f"cache: layer {place[0]} {place[1]} twice", reason="cache-twice"))
     for entry in manifest["cache"]:
-        for key, template in (abi.CACHE_NAMES if abi else {}).items():
-            wanted_name = template.format(**entry)
+        for key, wanted_name in (abi.cache_names(entry) if abi else {}).items():
             if entry[key] != wanted_name:
                 text = f"cache entry of layer {entry['layer']}, {entry['role']}: {key}"
                 findings.append(bad(text, wanted_name, entry[key], reason="cache-name"))
@@ -139,16 +138,22 @@ def tokens(subject: Subject) -> list[Finding]:
     assert manifest is not None
     if subject.weights_only:
         return [not_applicable("a package of weights has no tokens")]
-    folder, why = subject.resolve(manifest["tokenizer"])
-    if folder is None:
-        text = f"{manifest['tokenizer']}: {why}: see layout.files"
-        return [not_applicable(text, see="layout.files")]
-    try:
-        tokenizer = load(folder)
-    except NtoolError as e:
-        return [bad(e.message.replace(subject.root + "/", ""), reason="tokenizer")]
+    tokenizer = None
+    if manifest["tokenizer"] is not None:
+        folder, why = subject.resolve(manifest["tokenizer"])
+        if folder is None:
+            text = f"{manifest['tokenizer']}: {why}: see layout.files"
+            return [not_applicable(text, see="layout.files")]
+        try:
+            tokenizer = load(folder)
+        except NtoolError as e:
+            return [bad(e.message.replace(subject.root + "/", ""), reason="tokenizer")]
     findings = []
     for name, given in manifest["special_tokens"].items():
+        if tokenizer is None:
+            text = f"token '{name}': the package has no tokenizer"
+            findings.append(bad(text, None, given, reason="no-token"))
+            continue
         try:
             actual = tokenizer.id(name)
         except NtoolError as e:
@@ -166,14 +171,13 @@ def tokens(subject: Subject) -> list[Finding]:
             findings.append(bad(text, sorted(manifest["special_tokens"]), name, reason="no-token"))
     abi = family_module(manifest["family"], "abi")
     for part in subject.parts:
-        guards = (abi.TOKEN_GUARDS if abi else {}).get(part.name)
+        guards = (abi.token_guards(manifest) if abi else {}).get(part.name)
         if part.path is None or part.reading.findings:
             if guards is not None or part.entry["unsupported_token_ids"]:
                 findings.append(not_read(part))
             continue
-        if guards is not None and guards[1] in manifest["special_tokens"]:
-            port, token = guards
-            wanted = manifest["special_tokens"][token]
+        if guards is not None and guards[2] is not None:
+            port, token, wanted = guards
             found = _compared(part.model, port)
             if wanted not in found:
                 text = f"{part.file}: id that '{port}' is compared with ({token})"
@@ -234,7 +238,7 @@ CHECKS = (
     ),
     Check(
         "flow.tokens",
-        "token ids are those of the tokenizer",
+        "token ids are those of the tokenizer and of the graphs",
         tokens,
         ("layout.schema",),
         package=True,

@@ -9,7 +9,7 @@ from typing import Any
 from ...checkpoint.paths import contained
 from ...checkpoint.regular_file import open_regular
 from ...checkpoint.strict_json import has_lone_surrogate, read_object
-from ...errors import NtoolError, Unsupported
+from ...errors import InputError, NtoolError, Unsupported
 from ...families import MODULES
 from .. import layout, sums
 from ..abi import family_module
@@ -131,17 +131,17 @@ def _processor(subject: Subject) -> list[Finding]:
         return [bad(e.message, reason="processor")]
     findings = _faults(name, values, "processor")
     pixels = manifest["workflow"].get("positions", {}).get("token_pixels")
-    if findings or pixels is None:
+    if findings:
         return findings
     sizes = (values["patch_size"] * values["merge_size"], values["resize"]["factor"])
-    if sizes != (pixels, pixels):
+    if pixels is not None and sizes != (pixels, pixels):
         text = f"{name}: patch_size x merge_size and resize.factor"
         return [bad(text, [pixels, pixels], list(sizes), reason="processor")]
     module = family_module(subject.family, "processor")
     if module is not None:
         try:
             module.check_processor(values, name)
-        except Unsupported as e:
+        except (InputError, Unsupported) as e:
             return [bad(e.message, reason="processor")]
     return []
 

@@ -152,8 +152,11 @@ def _row(row: dict[str, Any]) -> Iterator[Finding]:
     ):
         yield bad(f"{where}: source", "file, offset, nbytes, dtype", source, reason="source")
         return
-    if action in ("bound", "converted", "copied") and not targets:
+    if action in ("converted", "copied") and not targets:
         yield bad(f"{where} is {action} but goes nowhere", reason="no-target")
+    if action == "bound" and not targets and not row.get("reason"):
+        # it may go nowhere: the graph has what it is known to hold
+        yield bad(f"{where} is bound but goes nowhere, and no reason says why", reason="no-target")
     if action == "excluded" and not row.get("reason"):
         yield bad(f"{where} is left out without a reason", reason="no-reason")
     for t in targets:

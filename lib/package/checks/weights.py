@@ -89,7 +89,7 @@ def _insane(bands: Iterable[Band], dtype: str, e: External) -> tuple[str, str, A
 class _Source:
     """The checkpoint of --against, with its family's renames."""
 
-    def __init__(self, source: str) -> None:
+    def __init__(self, source: str, manifest: dict[str, Any]) -> None:
         from ...checkpoint.source import open_checkpoint
         from ...families import find, gguf
         from ..bindings import Bindings
@@ -101,7 +101,10 @@ class _Source:
         abi = family_module(self.family, "abi")
         if abi is None:
             raise Unsupported(f"{source}: packages of family {self.family}")
-        self._bindings = Bindings(self.checkpoint, abi.rename(self.checkpoint))
+        self._bindings = Bindings(self.checkpoint)
+        if self.family == manifest.get("family"):  # else `open_source` refuses it
+            self.checkpoint, rename = abi.source(self.checkpoint, manifest)
+            self._bindings = Bindings(self.checkpoint, rename)
 
     def bind(self, e: External) -> Binding:
         """What the exporter would take a parameter's bytes from; raises as `Bindings.claim`
@@ -128,7 +131,7 @@ class _Source:
 class _Kept(_Source):
     """The checkpoint of --against, for a package that keeps tensors as they are, by their names."""
 
-    def __init__(self, source: str) -> None:
+    def __init__(self, source: str, manifest: dict[str, Any]) -> None:
         from ...checkpoint.source import open_checkpoint
         from ...families import gguf
         from ...families.recognise import recognise
@@ -169,7 +172,8 @@ def open_source(subject: Subject) -> _Source | None:
         return None
     kept: dict[str, _Source] = subject.__dict__.setdefault("_sources", {})
     if against not in kept:
-        source = (_Kept if subject.weights_only else _Source)(against)
+        kind = _Kept if subject.weights_only else _Source
+        source = kind(against, subject.manifest or {})
         if subject.family != source.family and subject.family in MODULES.values():
             expected = f"{subject.family}, as the package"
             raise InputError(f"{against}: family", found=source.family, expected=expected)
