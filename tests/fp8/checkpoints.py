@@ -62,9 +62,14 @@ def scales(shape: tuple[int, ...], seed: int = 1, dtype: str = "BF16") -> Stored
 
 
 def payloads(folder: Path) -> dict[str, tuple[str, tuple[int, ...], bytes]]:
-    """(dtype, shape, bytes) of every tensor of a folder's safetensors files, also below it."""
+    """(dtype, shape, bytes) of every tensor of a folder's safetensors files, also below it.
+
+    Goldens that lie in the folder of their checkpoint are left out.
+    """
     found = {}
     for path in sorted(folder.rglob("*.safetensors")):
+        if "golden" in path.relative_to(folder).parts:
+            continue
         raw = path.read_bytes()
         (size,) = struct.unpack("<Q", raw[:8])
         for name, t in json.loads(raw[8 : 8 + size]).items():

@@ -201,7 +201,7 @@ def problems(
         elif t[2] != shape and not (t[2] == () and name.endswith(".weight_scale")):
             message = f"shape: found {list(t.shape)}, expected {list(shape)} from config.json"
             found.append(Problem("wrong-shape", message, file=t.file, name=name))
-        elif t[1] not in DTYPES and (problem := _dtype(t, fp8)):
+        elif (t[1] not in DTYPES or not needed) and (problem := _dtype(t, fp8)):
             found.append(problem)
     families = excluded(c, text_only)
     unknown = [t for name, t in left.items() if not name.startswith(families)]
@@ -211,14 +211,13 @@ def problems(
 
 
 def _dtype(t: Tensor, fp8: bool) -> Problem | None:
-    """The finding that a type outside of DTYPES is, if it is one."""
+    """The finding that a tensor's type is, if it is one."""
     if t.name.endswith(BUFFERS):
-        expected = "I64"
-    elif fp8 and t.dtype.startswith("F8_"):
-        return None
+        sound, expected = t.dtype == "I64", "I64"
     else:
+        sound = t.dtype in DTYPES or (fp8 and t.dtype.startswith("F8_"))
         expected = "BF16, F16 or F32"
-    if t.dtype == expected:
+    if sound:
         return None
     message = f"dtype: found {t.dtype}, expected {expected}"
     return Problem("wrong-dtype", message, file=t.file, name=t.name)

@@ -29,7 +29,7 @@ CAUGHT = 10.0
 """A mistake must deviate by more than this many tolerances."""
 
 
-def deviation(actual: Array, expected: Array) -> float:
+def deviation(actual: Array, expected: Array, tolerance: float = TOLERANCE) -> float:
     """The largest deviation in tolerances; infinite where integers differ or a value is not finite.
 
     Raises:
@@ -37,12 +37,12 @@ def deviation(actual: Array, expected: Array) -> float:
     """
     assert actual.shape == expected.shape, (actual.shape, expected.shape)
     assert actual.dtype == expected.dtype, (actual.dtype, expected.dtype)
-    if expected.dtype.kind not in "f":
+    if expected.dtype.kind in "iub":
         return 0.0 if np.array_equal(actual, expected) else np.inf
-    if not np.isfinite(actual).all():
-        return np.inf
     wide = actual.astype(np.float64), expected.astype(np.float64)
-    bound = TOLERANCE + TOLERANCE * np.abs(wide[1])
+    if not np.isfinite(wide[0]).all():
+        return np.inf
+    bound = tolerance + tolerance * np.abs(wide[1])
     return float((np.abs(wide[0] - wide[1]) / bound).max(initial=0.0))
 
 
@@ -158,7 +158,9 @@ def at_real_tokens(name: str, value: Array, mask: Array) -> Array:
     return value
 
 
-def deviations(outputs: dict[str, Array], g: dict[str, Array]) -> dict[str, float]:
+def deviations(
+    outputs: dict[str, Array], g: dict[str, Array], tolerance: float = TOLERANCE
+) -> dict[str, float]:
     """By name of an output, for all that a golden has; it must have logits."""
     assert "logits" in g
     mask = g.get("attention_mask")
@@ -168,5 +170,5 @@ def deviations(outputs: dict[str, Array], g: dict[str, Array]) -> dict[str, floa
         if mask is not None:
             actual = at_real_tokens(name, actual, mask)
             expected = at_real_tokens(name, expected, mask)
-        found[name] = deviation(actual, expected)
+        found[name] = deviation(actual, expected, tolerance)
     return found
