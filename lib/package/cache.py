@@ -133,7 +133,11 @@ def package_of(source: str, note: Callable[[str], None]) -> Package:
 def _made(checkpoint: Checkpoint, folder: Path, note: Callable[[str], None]) -> Package:
     from . import export
 
-    plan = export.plan(checkpoint)  # what is wrong with the checkpoint is told before all else
+    family = families.find(checkpoint.config, f"{checkpoint.source}: config.json")
+    without = getattr(family, "text_only_by_default", None)
+    text_only = without is not None and without(checkpoint.config)
+    # what is wrong with the checkpoint is told before all else
+    plan = export.plan(checkpoint, text_only=text_only)
     with _alone(folder, note) as locked:
         found, damage = _whole(folder)  # another process may have made it meanwhile
         if found:
@@ -143,7 +147,8 @@ def _made(checkpoint: Checkpoint, folder: Path, note: Callable[[str], None]) -> 
         if damage:
             note(f"cache '{folder}' is damaged ({damage}); exporting again")
             _put_away(folder)
-        note(f"exporting {checkpoint.source} once into the cache ({folder})")
+        what = f"{checkpoint.source}, its text model alone," if text_only else checkpoint.source
+        note(f"exporting {what} once into the cache ({folder})")
         try:
             export.write(plan, folder)
         except UsageProblem:  # without a lock, another process may have been quicker
@@ -172,11 +177,15 @@ def _whole(folder: Path) -> tuple[Package | None, str]:
             for data in entry.get("data", []):
                 path = folder / inside(data, str(folder))
                 require_sound(read_header(os.path.realpath(path), data))
-        package.manifest_processor()
+        if package.manifest["processor"] is not None:
+            package.manifest_processor()
+        if package.manifest["tokenizer"] is None:
+            return package, ""
         tokenizer = Path(package.tokenizer_folder())
     except (NtoolError, OSError) as e:
         return None, str(e)
-    for name in layout.REQUIRED_TOKENIZER_FILES:
+    _, required = layout.tokenizer_files(package.manifest["family"])
+    for name in required:
         if not (tokenizer / name).is_file():
             return None, f"no tokenizer file '{name}'"
     return package, ""
