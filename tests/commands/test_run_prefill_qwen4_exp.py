@@ -74,7 +74,9 @@ def test_the_file_holds_the_state_after_the_prompt(package, tmp_path, ntool) -> 
     found = load_file(out)
     names = {"past.position_ids", "past.0.key", "past.0.ple_context", "past.3.recurrent_state"}
     assert found.keys() == {"logits", "token_ids", "position_ids", "attention_mask", *names}
-    assert found["logits"].shape == (1, 1, V) and found["logits"].argmax() == greedy([40, 2, 30], 1)[0]
+    assert (
+        found["logits"].shape == (1, 1, V) and found["logits"].argmax() == greedy([40, 2, 30], 1)[0]
+    )
     np.testing.assert_array_equal(found["past.0.key"].reshape(-1), [40, 2, 30])
     np.testing.assert_array_equal(found["past.0.ple_context"], [[2, 30]])
     np.testing.assert_array_equal(found["past.3.recurrent_state"].reshape(-1), [72])
