@@ -258,7 +258,9 @@ TALKS = {
     "video": ([{"role": "user", "content": [{"type": "video"}]}], 5, "video is not supported"),
     "surrogate": ([{"role": "user", "content": "\ud800"}], 3, "message 0"),
     "answer last": (
-        [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}], 3, "expected user"
+        [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}],
+        3,
+        "expected user",
     ),
     "picture of a system": ([{"role": "system", "content": [{"type": "image"}]}], 3, "system"),
     "no picture": ([{"role": "user", "content": [{"type": "image"}]}], 2, "found 1, expected 0"),

@@ -4,6 +4,7 @@ greedy tokens exactly, logits and every cache within rtol = atol = 1e-3."""
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -163,9 +164,8 @@ def test_rows_agree_with_themselves_alone(packages: Path, ntool) -> None:
     before = golden("text", "leftpad_prefill")
     rows = unpadded(before["input_ids"], before["attention_mask"])
     rows.append([5])
-    together = ntool(
-        "run-prefill", package, "--decode", 5, "--tokens", ";".join(",".join(map(str, r)) for r in rows)
-    )  # fmt: skip
+    tokens = ";".join(",".join(map(str, r)) for r in rows)
+    together = ntool("run-prefill", package, "--decode", 5, "--tokens", tokens)
     for b, row in enumerate(rows):
         alone = ntool("run-prefill", package, "--decode", 5, "--tokens", ",".join(map(str, row)))
         assert [t["id"] for t in together.of("token") if t["row"] == b] == [
@@ -240,7 +240,7 @@ def test_text_and_pictures(packages: Path, tmp_path: Path, ntool, monkeypatch) -
     before, after = golden("image-text", "prefill"), golden("image-text", "decode")
     grids = [tuple(g) for g in before["image_grid_thw"].tolist()]
     bounds = np.cumsum([0, *(t * h * w for t, h, w in grids)])
-    rows = [before["pixel_values"][a:b] for a, b in zip(bounds, bounds[1:], strict=False)]
+    rows = [before["pixel_values"][a:b] for a, b in pairwise(bounds)]
     given = list(zip(rows, grids, strict=True))
     monkeypatch.setattr(processor, "preprocess", lambda image, p: given[image.width])
     options = []

@@ -1,7 +1,7 @@
 """A package of the family whose decoder is a few sums, so that its greedy tokens are known.
 
-Its ports have names that no exporter gives, and its state has one tensor of each kind: a runner that
-knows names, shapes or first values from anywhere but package.json fails on it.
+Its ports have names that no exporter gives, and its state has one tensor of each kind: a runner
+that knows names, shapes or first values from anywhere but package.json fails on it.
 """
 
 from __future__ import annotations
