@@ -263,7 +263,10 @@ class Pipeline:
 
 
 def _refuse_nonfinite(logits: np.ndarray, real: I64) -> None:
-    finite = np.isfinite(logits.astype(np.float32, copy=False)).all(axis=-1)
+    finite = np.isfinite(logits.astype(np.float32, copy=False))
+    if finite.all():
+        return
+    finite = finite.all(axis=-1)
     bad = np.argwhere(~finite & (real != 0))
     if len(bad):
         row, token = bad[0].tolist()
