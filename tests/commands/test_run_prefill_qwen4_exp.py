@@ -15,6 +15,10 @@ import pytest
 from safetensors import safe_open
 from safetensors.numpy import load_file
 
+from ntool.lib.families.qwen4_exp.pipeline import Pipeline
+from ntool.lib.families.qwen4_exp.request import Request
+from ntool.lib.package.package import open_package
+
 from ..families.qwen4_exp import fake_package as fake
 from ..families.qwen4_exp.fake_package import END, START, V, greedy
 
@@ -101,6 +105,19 @@ def test_a_row_ends_with_its_stop_token(tmp_path, ntool) -> None:
     assert picked(done, 1) == free[1]
     done = ntool("run-prefill", pkg, "--tokens", "40,2,30", "--decode", 8)
     assert picked(done) == free[0][:3]
+
+
+def test_a_row_that_has_ended_is_fed_its_stop_token(tmp_path) -> None:
+    rows = ((40, 2, 30), (9,))
+    free = [greedy(row, 5) for row in rows]
+    pkg = fake.write(tmp_path / "pkg", stop=[free[0][0]])
+    pipeline = Pipeline(open_package(pkg))
+    prefix = pipeline.prefill(Request(ids=rows))
+    found = list(pipeline.decode(prefix, 5))
+    assert [a for a, _ in found] == [free[0][0], None, None, None, None]
+    assert [b for _, b in found] == free[1]
+    assert prefix.ids[:, 3:].tolist() == [[free[0][0]] * 4, free[1][:4]]
+    assert prefix.mask.tolist() == [[1] * 7, [0, 0, *[1] * 5]]
 
 
 def test_nothing_is_decoded_unless_asked_for(package, ntool) -> None:

@@ -158,6 +158,17 @@ def unpadded(ids: np.ndarray, mask: np.ndarray) -> list[list[int]]:
     return [r[m != 0].tolist() for r, m in zip(ids, mask, strict=True)]
 
 
+@pytest.mark.parametrize("keep", [True, False])
+def test_where_the_state_is_left(packages: Path, ntool, keep: bool) -> None:
+    """As the runtime's values to be handed on, or as arrays to be written."""
+    pipeline = Pipeline(open_package(exported(ntool, packages, "text")))
+    prefix = pipeline.prefill(Request(ids=((1, 2, 3),)), keep=keep)
+    kinds = {isinstance(value, np.ndarray) for value in prefix.state.values()}
+    assert kinds == {not keep}
+    pipeline.step(prefix, np.array([4]))
+    assert not any(isinstance(value, np.ndarray) for value in prefix.state.values())
+
+
 def test_rows_agree_with_themselves_alone(packages: Path, ntool) -> None:
     """Whatever is beside and in front of a row."""
     package = exported(ntool, packages, "text")

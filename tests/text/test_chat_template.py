@@ -187,6 +187,14 @@ def test_templates_that_take_too_much_end_as_one_error(name: str) -> None:
     with pytest.raises(InputError, match=r"my\.jinja: the template takes too much") as e:
         render(TOO_MUCH[name], values, "my.jinja", **limits)
     assert len(str(e.value)) < 300 and "--query" in str(e.value.hint)
+    assert "characters" not in str(e.value)  # a huge text does not come back to be counted
+
+
+def test_the_system_ends_what_fuel_does_not() -> None:
+    """The memory of the process that renders is limited."""
+    pytest.importorskip("resource", reason="only POSIX systems limit a process")
+    with pytest.raises(InputError, match="the renderer ended with -6|MemoryError"):
+        render(TOO_MUCH["padded"], {}, "t", fuel=200_000, nbytes=256 << 20)
 
 
 @pytest.mark.parametrize("name", HARMFUL)

@@ -15,6 +15,8 @@ from ...runtime.memory import F32, ITEM, Phase, loaded_nbytes
 PATCH_VALUES = 1536
 SCORES = 3
 """Arrays of scores that are there at once: products, mask, softmax."""
+WIDE = 8
+"""Arrays of a width that are there at once: the streams, what a layer makes of them."""
 
 
 class Sizes:
@@ -23,7 +25,7 @@ class Sizes:
     def __init__(self, package: Package, low_memory: bool, device: str) -> None:
         self._package, self._low_memory, self._device = package, low_memory, device
         s: dict[str, Any] = package.manifest.get("sizes", {})
-        self.H, self.nh = s.get("H", 0), s.get("nh", 0)
+        self.width, self.nh = s.get("N", 1) * s.get("H", 0), s.get("nh", 0)
         self.C, self.vision_heads = s.get("C", 0), s.get("vision_heads", 0)
         self.V: int = package.manifest["vocab_size"]
 
@@ -49,12 +51,12 @@ class Sizes:
         logits = rows * tokens * self.V * F32
         widest = max(grids, default=0)
         patches = sum(grids)
-        seen = SCORES * self.vision_heads * widest * widest * F32 + 8 * patches * self.C * F32
+        seen = SCORES * self.vision_heads * widest * widest * F32 + WIDE * patches * self.C * F32
         return Phase(
             "prefill",
             {n: loaded_nbytes(self._package, n, self._device, self._low_memory) for n in names},
             {
-                "decoder": max(scores, logits) + 8 * rows * tokens * self.H * F32,
+                "decoder": max(scores, logits) + WIDE * rows * tokens * self.width * F32,
                 "vision_encoder": seen,
             },
             2 * self.state(rows, tokens),
