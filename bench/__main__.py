@@ -14,7 +14,18 @@ from fnmatch import fnmatchcase
 from itertools import chain
 from pathlib import Path
 
-from . import conversions, gguf_headers, goldens, headers, hub, loops, packages, report, startup
+from . import (
+    conversions,
+    gguf_headers,
+    goldens,
+    headers,
+    hub,
+    loops,
+    packages,
+    qwen4_exp,
+    report,
+    startup,
+)
 from .measure import Failed, Skipped
 from .table import Bench, Line, Row, aligned
 
@@ -26,6 +37,7 @@ ROWS: tuple[Row, ...] = (
     *packages.ROWS,
     *conversions.ROWS,
     *loops.ROWS,
+    *qwen4_exp.ROWS,
     *goldens.ROWS,
 )
 

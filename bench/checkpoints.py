@@ -13,7 +13,8 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -189,7 +190,86 @@ def experts(folder: Path) -> None:
     (folder / "config.json").write_text(json.dumps(config))
 
 
-KINDS = {"experts": experts, "fp8": fp8, "codes": codes, "u15": u15, "dense": dense}
+def qwen4(folder: Path, config: dict[str, Any], dtype: str) -> None:
+    """A Qwen4-Exp text checkpoint of a config: noise of size 0.03 as matrices, norms that do
+    nothing, moderate decays."""
+    import ml_dtypes
+    import numpy as np
+
+    from ntool.lib.families.qwen4_exp.config import read_config
+    from ntool.lib.families.qwen4_exp.contents import BUFFERS, expected
+    from ntool.lib.families.qwen4_exp.ngram_table import hash_buffers
+
+    c = read_config(config)
+    buffers = {
+        f"model.layers.{i}.ple.ple_embedding.{name}": values
+        for place, i in enumerate(c.text.ple)
+        for name, values in hash_buffers(c.text, place).items()
+    }
+    rows = [
+        (name, "I64" if name.endswith(BUFFERS) else dtype, shape)
+        for name, shape, _ in expected(c, ())
+    ]
+    rng = np.random.Generator(np.random.PCG64(3))
+    given = np.float32 if dtype == "F32" else ml_dtypes.bfloat16
+
+    def payload() -> Iterable[bytes]:
+        for name, _, shape in rows:
+            if name in buffers:
+                yield np.array(buffers[name], np.int64).tobytes()
+            elif len(shape) > 1:
+                for _ in range(shape[0]):
+                    row = rng.standard_normal(prod(shape[1:]), np.float32) * np.float32(0.03)
+                    yield row.astype(given).tobytes()
+            else:
+                ones = name.endswith("linear_attn.norm.weight")
+                yield np.full(shape, 1 if ones else 0, given).tobytes()
+
+    write_shard(folder / "model.safetensors", rows, payload())
+    (folder / "config.json").write_text(json.dumps(config, indent=1))
+
+
+def qwen4_config(**fields: object) -> dict[str, Any]:
+    """The config of the small text golden with other sizes."""
+    config: dict[str, Any] = json.loads((DATA / "qwen4-exp" / "text" / "config.json").read_text())
+    return config | fields
+
+
+def qwen4_mid(folder: Path) -> None:
+    """540 million parameters in F32: eight layers of width 1024, 64 experts of which eight are
+    chosen, two layers of sparse attention."""
+    config = qwen4_config(
+        vocab_size=32000, hidden_size=1024, num_hidden_layers=8, num_attention_heads=8,
+        num_key_value_heads=2, head_dim=128, linear_key_head_dim=64, linear_value_head_dim=64,
+        linear_num_key_heads=8, linear_num_value_heads=16, moe_intermediate_size=256,
+        shared_expert_intermediate_size=256, num_experts=64, num_experts_per_tok=8,
+        layer_types=(["linear_attention"] * 3 + ["full_attention"]) * 2, hc_lowrank=128,
+        ple_layer_ids=[2], ple_embed_dim=512, ngram_vocab_size_base=20011, heads_per_ngram=4,
+        split_ngram_parts=16, indexer_head_dim=64, indexer_budget=512,
+    )  # fmt: skip
+    config["rope_parameters"] |= {"partial_rotary_factor": 0.5, "mrope_section": [11, 11, 10]}
+    qwen4(folder, config, "F32")
+
+
+def qwen4_table(folder: Path, base: int) -> None:
+    """Two small layers and an n-gram table of 16 parts of about `base` rows of 128 bytes."""
+    config = qwen4_config(
+        num_hidden_layers=2, layer_types=["linear_attention", "full_attention"], ple_layer_ids=[1],
+        ngram_vocab_size_base=base, ple_embed_dim=1024, heads_per_ngram=8, split_ngram_parts=128,
+    )  # fmt: skip
+    qwen4(folder, config, "BF16")
+
+
+KINDS: dict[str, Callable[[Path], None]] = {
+    "experts": experts,
+    "fp8": fp8,
+    "codes": codes,
+    "u15": u15,
+    "dense": dense,
+    "qwen4-mid": qwen4_mid,
+    "qwen4-table-small": partial(qwen4_table, base=50_000),
+    "qwen4-table-large": partial(qwen4_table, base=1_000_000),
+}
 
 
 if __name__ == "__main__":

@@ -13,7 +13,8 @@ from .table import Bench, Line, Row, spent, verdict
 
 COPY_FACTOR, RSS = 2.0, 100e6
 PEERS = "NTOOL_BENCH_PEERS"
-"""A Python of an environment with torch and compressed-tensors, for the rows of peers."""
+"""A Python of an environment with torch, transformers and compressed-tensors, for the rows
+of peers."""
 
 
 def _fresh(out: Path, *options: str, command: str = "convert-fp8") -> Cost:

@@ -50,6 +50,18 @@ def run_ntool(*arguments: object, stdin: str | None = None, **options: Any) -> E
     return Ended(done.returncode, done.stdout, done.stderr)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip tests marked `gpu` where there is none, before a fixture of theirs makes a model."""
+    marked = [item for item in items if item.get_closest_marker("gpu")]
+    if not marked:
+        return
+    from .backends import missing_cuda
+
+    if reason := missing_cuda():
+        for item in marked:
+            item.add_marker(pytest.mark.skip(reason=reason))
+
+
 @pytest.fixture
 def ntool(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Ended]:
     """Run a command in this process (no start-up cost); `code` is checked."""

@@ -20,6 +20,7 @@ from ..conversion.entries import copied, report_row
 from ..conversion.open_files import OpenFiles
 from ..conversion.plan import CONFIG, SHARD_NBYTES, Plan, files_beside, new_json, shards_of
 from ..errors import CheckFailed, SourceNotFound, Unsupported, UsageProblem
+from ..families.gguf import refuse_payload
 from ..fp8.pairs import is_scale
 from . import config_change, payload, result
 from .config_change import Moved
@@ -105,7 +106,7 @@ def plan(checkpoint: Checkpoint, wish: Wish) -> Plan:
         Refused: anything is wrong with the checkpoint, a group cannot be stored so, or the result
             would not be what was asked for.
         SourceNotFound: no experts.
-        Unsupported: not a safetensors checkpoint.
+        Unsupported: not a safetensors checkpoint; of a GGUF model with the reasons.
         InputError: config.json changed since it was read.
     """
     wish.check()
@@ -114,6 +115,7 @@ def plan(checkpoint: Checkpoint, wish: Wish) -> Plan:
 
 
 def _plan(checkpoint: Checkpoint, wish: Wish) -> Plan:
+    refuse_payload(checkpoint)
     if checkpoint.format != "safetensors":
         what = f"{checkpoint.source}: format"
         raise Unsupported(what, found=checkpoint.format, expected="safetensors")

@@ -104,7 +104,7 @@ def plan(checkpoint: Checkpoint, choice: Choice, statistics: dict[str, Any]) -> 
         beside=files_beside(checkpoint.folder),
         files=files,
         rows=rows,
-        report={"output_weight_format": "fp8", "storage_preserving": False, "native_fp8": True,
+        report={"output_weight_format": "fp8", "storage_preserving": False, "native_fp8": False,
                 "dtype": "F8_E4M3", "weight_block_size": choice.block},
     )  # fmt: skip
 

@@ -1,4 +1,7 @@
-"""The GGUF reader: what it reads, what it refuses, and that it agrees with the `gguf` package."""
+"""The GGUF reader: what it reads, what it refuses, and that it agrees with the `gguf` package.
+
+Q49 of the notes on Qwen4-Exp: bounded, and a verdict on every file.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""GGUF models of several files, and where a SOURCE is taken for one."""
+"""GGUF models of several files, and where a SOURCE is taken for one.
+
+Q50 of the notes on Qwen4-Exp: the rules of split sets.
+"""
 
 from __future__ import annotations
 

@@ -325,8 +325,8 @@ assert sum(n.endswith(".safetensors") for n in whole) >= 20
 clear()
 rng = random.Random(5)
 met = {"before": 0, "during": 0, "after": 0}
-for _ in range(count):
-    child = convert()
+while sum(met.values()) < count or (met["during"] < 15 and sum(met.values()) < 4 * count):
+    child = convert()  # a machine that was busy when the whole run was timed needs more tries
     time.sleep(rng.uniform(0, 0.8 * seconds))
     os.kill(child, signal.SIGKILL)
     code = ended(child)
@@ -351,11 +351,11 @@ def test_killed_at_any_moment_and_resumed(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", KILLED, source, tmp_path / "out", "50",
          str(Path(__file__).parents[2])],
-        capture_output=True, text=True, timeout=120,
+        capture_output=True, text=True, timeout=400,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     met = json.loads(done.stdout)
-    assert met["during"] >= 15 and sum(met.values()) == 50
+    assert met["during"] >= 15 and sum(met.values()) >= 50
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

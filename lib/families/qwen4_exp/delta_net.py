@@ -163,7 +163,7 @@ def chunked(g: Graph, t: Tokens, u: Value, c: Text, chunk: int = CHUNK) -> tuple
         """[B, gk, m, S, w] -> [n, B, gk, m, C, w]."""
         heads, width = x.shape[2], x.shape[4]
         x = g.Pad(x, pads, shape=["batch", c.gk, heads, None, width])
-        x = g.Reshape(x, [0, 0, 0, -1, chunk, width])  # type: ignore[list-item]
+        x = g.Reshape(x, [0, 0, 0, -1, chunk, width])
         dims = [None, "batch", c.gk, heads, chunk, width]
         return g.Transpose(x, perm=[3, 0, 1, 2, 4, 5], shape=dims)
 
@@ -190,7 +190,8 @@ def chunked(g: Graph, t: Tokens, u: Value, c: Text, chunk: int = CHUNK) -> tuple
     body = g.body("chunk")
     name = body.scope
     before = body.input(f"{name}chunk.u", FLOAT, u.shape)
-    dims = ["batch", c.gk, rep]
+    dims: list[int | str | None] = ["batch", c.gk, rep]
+    given: dict[str, tuple[Value, list[int | str | None]]]
     given = {"values": (values, [chunk, c.dv]), "seen": (seen, [chunk, c.dk]),
              "ask": (ask, [chunk, c.dk]), "a": (a, [chunk, chunk]),
              "leave": (leave, [c.dk, chunk]), "keep": (g.Exp(last), [1, 1])}  # fmt: skip

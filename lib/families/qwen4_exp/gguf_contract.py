@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from ...checkpoint.gguf_set import GgufFacts
 from ...checkpoint.tensor import Problem, Tensor
+from . import gguf_indexer
 from .gguf_geometry import Geometry, geometry
 
 TABLE = "per_layer_token_embd.weight"
@@ -92,8 +93,8 @@ def _sparse_attention(g: Geometry) -> Rows:
     yield "attn_output.weight", (g.nh * g.Dv, g.H)
     yield "attn_q_norm.weight", (g.D,)
     yield "attn_k_norm.weight", (g.D,)
-    yield "indexer.q_proj.weight", (g.H, g.nx * g.Dx)
-    yield "indexer.k_proj.weight", (g.H, g.Dx)
+    for name, (rows, columns) in gguf_indexer.halves(g):
+        yield name, (columns, rows)
     yield "indexer.q_norm.weight", (g.Dx,)
     yield "indexer.k_norm.weight", (g.Dx,)
 
@@ -140,7 +141,7 @@ def check(facts: GgufFacts, tensors: Mapping[str, Tensor]) -> tuple[Geometry | N
         if name not in wanted:
             message = "unknown: the metadata demands no tensor of this name"
             problems.append(Problem("unknown-tensor", message, file=tensor.file, name=name))
-    return g, problems + _types(tensors)
+    return g, [*problems, *_types(tensors), *gguf_indexer.type_problems(g, tensors)]
 
 
 def _shape(tensor: Tensor, dims: Dims) -> list[Problem]:

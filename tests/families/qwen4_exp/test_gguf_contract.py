@@ -1,4 +1,7 @@
-"""The qwen4exp contract: names and dims from metadata, and the refusal of the payload."""
+"""The qwen4exp contract: names and dims from metadata, and the refusal of the payload.
+
+Rules of the format notes: Q49 and Q50 through the commands, Q51, Q52, Q53.
+"""
 
 from __future__ import annotations
 
@@ -63,6 +66,7 @@ def judged(tensors: dict[str, Tensor], **changes: Any) -> list[Problem]:
 
 
 def test_published_contract_name_by_name() -> None:
+    """Q51: 36 blocks of 25, 12 of 26, 5 beside them, the table, and the 6 of n-grams."""
     rows = json.loads(gzip.decompress((GOLDEN / "full_contract.json.gz").read_bytes()))["tensors"]
     want = {name: tuple(dims) for name, dims in rows}
     got = published()
@@ -72,6 +76,7 @@ def test_published_contract_name_by_name() -> None:
 
 
 def test_tiny_set_holds(tiny: Checkpoint) -> None:
+    """Q53: architecture, split layout, types, geometry and refusal, from headers alone."""
     (record,), found = gguf.described(tiny.gguf, tiny.tensors.values())
     assert found == []
     want = json.loads((GOLDEN / "expected_headers.json").read_text())
@@ -227,6 +232,7 @@ def test_incomplete_set_accuses_no_tensor(tiny: Checkpoint) -> None:
 
 
 def test_reasons_follow_the_types(tiny: Checkpoint) -> None:
+    """Q52: each reason where it applies, and never none."""
     codes = [r.code for r in reasons(tiny.tensors)]
     assert codes == [
         "quantised-embedding", "quantised-experts", "dequantised-size", "no-payload-route",
@@ -239,7 +245,8 @@ def test_reasons_follow_the_types(tiny: Checkpoint) -> None:
     assert f"{1 << 36} bytes as BF16 here" in reasons({TABLE: big})[1].message
 
 
-def test_payload_is_refused_before_it_is_read(tiny: Checkpoint) -> None:
+def test_payload_is_refused_by_the_library(tiny: Checkpoint) -> None:
+    """Q52, of this family and of unknown ones; other formats pass."""
     with pytest.raises(Unsupported, match=r"IQ4_NL.*IQ1_S"):
         gguf.refuse_payload(tiny)
     gguf.refuse_payload(open_checkpoint("demo:shapes"))
@@ -328,7 +335,7 @@ def test_negative_cases(files: Path, case: int, command: str) -> None:
 
 
 def test_a_set_of_the_published_size_through_the_command(tmp_path: Path) -> None:
-    """1,224 tensors in three files; the payload is a hole, and never read."""
+    """Q53: 1,224 tensors in three files; the payload is a hole, and never read."""
     write_set(tmp_path, count=500)
     done = ntool(tmp_path, "inspect-headers", "model-00002-of-00003.gguf")
     assert done.returncode == 0, done.stderr
