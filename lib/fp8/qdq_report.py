@@ -121,10 +121,8 @@ def families(
         )
         g["count"] += 1
         g["bytes"] += t.nbytes
-        if row["action"] != "excluded":
-            g["exported"] += 1
-        elif g["reason"] is None:
-            g["reason"] = row["reason"]
+        g["exported"] += row["action"] != "excluded"
+        g["reason"] = g["reason"] or row.get("reason")
     return sorted(groups.values(), key=lambda g: str(g["name"]))
 
 

@@ -52,11 +52,6 @@ class Binding:
     reason: str | None = None
 
     @property
-    def action(self) -> str:
-        """`copied` (bytes unchanged) or `converted`."""
-        return "copied" if all(t.dtype == self.dtype for t in self.sources) else "converted"
-
-    @property
     def nbytes(self) -> int:
         """Bytes in the package."""
         return math.prod(self.shape) * BITS[self.dtype] // 8

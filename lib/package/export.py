@@ -193,6 +193,8 @@ def refuse_foreign(plan: Plan, component: Component) -> None:
 def summary(plan: Plan, *, written: bool) -> dict[str, Any]:
     """Fields of the `summary` record of an export, without its time and memory."""
     bindings = [b for c in plan.components for b in c.bindings.values()]
+    stored = plan.checkpoint.tensors  # not those of a view, which shows codes as what they become
+    copied = sum(all(stored[t.name].dtype == b.dtype for t in b.sources) for b in bindings)
     return {
         "components": {
             c.name: {
@@ -207,8 +209,8 @@ def summary(plan: Plan, *, written: bool) -> dict[str, Any]:
         "nodes": sum(len(c.graph.nodes) for c in plan.components),
         "initializers": sum(len(c.graph.initializers) for c in plan.components),
         "source_tensors": len(plan.checkpoint.tensors),
-        "copied": sum(b.action == "copied" for b in bindings),
-        "converted": sum(b.action == "converted" for b in bindings),
+        "copied": copied,
+        "converted": len(bindings) - copied,
         "bytes_linked": 0,
         "bytes_written": plan.nbytes if written else 0,
         "bytes_planned": plan.nbytes,

@@ -103,8 +103,7 @@ class Qwen4Exp:
             raise Unsupported(
                 f"vision_encoder in bf16 for {ANY_EP}: its features are not established at "
                 "production size: the largest error is 0.0405, and the tolerance 1e-2",
-                expected="f32 or f16",
-                hint="--dtype f32 or f16; --text-only exports a decoder that may be bf16",
+                expected="--dtype f32 or f16, or --text-only, whose decoder may be bf16",
             )
 
     def auto(self, component: str) -> str:

@@ -63,11 +63,11 @@ def check(checkpoint: Checkpoint, c: Qwen4ExpConfig, text_only: bool) -> Pairs |
     pairs = _pairs(checkpoint, c, tensors, text_only)
     found: list[Problem] = []
     if pairs is not None:
-        found += [p for p in pairs.problems if p.severity == "error"]
         found += fp8_contract.header_problems(tensors, pairs)
-    unpaired = set() if pairs is None else {f"{name}{_INVERSE}" for name in pairs.unpaired}
-    content = problems(c, tensors, fp8=pairs is not None, text_only=text_only)
-    found += [p for p in content if p.name not in unpaired]
+        # a scale that is not there is told below, by the one name that it has in this family
+        errors = (p for p in pairs.problems if p.severity == "error")
+        found += [p for p in errors if p.code != "missing-scale"]
+    found += problems(c, tensors, fp8=pairs is not None, text_only=text_only)
     _refuse(checkpoint, found)
     if pairs is not None:
         _refuse_shared_blocks(checkpoint, c, tensors)

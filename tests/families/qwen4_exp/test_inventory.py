@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from ntool.lib.errors import InputError, Unsupported
-from ntool.lib.families import find, recognise
+from ntool.lib.errors import InputError
+from ntool.lib.families import recognise
 from ntool.lib.families.qwen4_exp import groups, inventory
 
 from ...sparse_files import CENSUS, fp8_listing
@@ -128,8 +128,3 @@ def test_counts_of_a_config_that_lies_cost_nothing(names: frozenset[str]) -> Non
 def test_rules_look_at_no_digit(rules: tuple[tuple[str, str], ...]) -> None:
     for _, pattern in rules:
         assert not re.search(r"\d|\\d|\\w|\[", pattern)
-
-
-def test_export_is_refused_by_name() -> None:
-    with pytest.raises(Unsupported, match="qwen4_exp"):
-        find(CONFIG)

@@ -78,8 +78,8 @@ GRID = f"{UP}_scale_inv"
 MISSING, WRONG, NOT = SourceNotFound, InputError, Unsupported
 CASES: dict[str, tuple[str, Change, type[NtoolError], tuple[str, ...]]] = {
     # FP8: Q40 and the format notes' negative cases; where codes and scales lie: Q41
-    "a scale is missing": ("text-fp8", lambda t, c: t.pop(GRID), WRONG,
-        (f"'{UP}'", "without a scale", GRID)),
+    "a scale is missing": ("text-fp8", lambda t, c: t.pop(GRID), MISSING,
+        (f"'{GRID}'", "not there", "[2, 2]")),
     "grid [2, 1]": ("text-fp8", lambda t, c: t.update({GRID: scales((2, 1))}), WRONG,
         (f"'{GRID}'", "found [2, 1], expected [2, 2]")),
     "grid [3, 2]": ("text-fp8", lambda t, c: t.update({GRID: scales((3, 2))}), WRONG,
@@ -91,11 +91,11 @@ CASES: dict[str, tuple[str, Change, type[NtoolError], tuple[str, ...]]] = {
         (f"'{L}0.mlp.x.weight_scale_inv'", "a scale without an FP8 weight")),
     "PLE scale, one bit": ("text-fp8", lambda t, c: one_bit(t, f"{NGRAM}.weight_scale"), WRONG,
         (f"'{NGRAM}.weight_scale'", "found 0x3950, expected 0x3951")),
-    "PLE scale missing": ("text-fp8", lambda t, c: t.pop(f"{NGRAM}.weight_scale"), WRONG,
-        ("shard_0.weight'", "without a scale")),
+    "PLE scale missing": ("text-fp8", lambda t, c: t.pop(f"{NGRAM}.weight_scale"), MISSING,
+        (f"'{NGRAM}.weight_scale'", "not there", "[1]")),
     "PLE scale of two": (
         "text-fp8", lambda t, c: t.update({f"{NGRAM}.weight_scale": scales((2,))}), WRONG,
-        (f"'{NGRAM}.weight_scale'", "found [2], expected one scale")),
+        (f"'{NGRAM}.weight_scale'", "found [2], expected one for all shards")),
     "PLE scale of each row": (
         "text-fp8", lambda t, c: t.update({f"{NGRAM}.weight_scale": scales((16,))}), WRONG,
         (f"'{NGRAM}.weight_scale'", "found [16], expected one for all shards")),
@@ -237,7 +237,7 @@ def test_refused_by_name(tmp_path: Path, case: str) -> None:
 
 def test_a_missing_scale_is_one_finding(tmp_path: Path) -> None:
     """Both the pairing and the inventory lack it."""
-    with pytest.raises(InputError) as e:
+    with pytest.raises(SourceNotFound) as e:
         check(edited(tmp_path / "c", "text-fp8", lambda t, c: t.pop(GRID)))
     assert "more)" not in e.value.message
 
