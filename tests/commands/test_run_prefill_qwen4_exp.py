@@ -329,6 +329,13 @@ def test_a_package_that_does_not_fit_together(tmp_path, ntool, name: str) -> Non
     assert words in done.err, done.err
 
 
+def test_logits_that_are_not_finite_are_refused(tmp_path, ntool) -> None:
+    pkg = fake.write(tmp_path / "pkg", best=float("inf"))
+    done = ntool("run-prefill", pkg, "--tokens", "1,2;3", code=3)
+    assert "logits of row 0 are not finite" in done.err
+    assert not done.of("summary")
+
+
 def test_what_does_not_fit_into_memory_is_refused_first(package, ntool, monkeypatch) -> None:
     from ntool.lib.runtime import memory
 

@@ -193,7 +193,7 @@ def test_templates_that_take_too_much_end_as_one_error(name: str) -> None:
 def test_the_system_ends_what_fuel_does_not() -> None:
     """The memory of the process that renders is limited."""
     pytest.importorskip("resource", reason="only POSIX systems limit a process")
-    with pytest.raises(InputError, match="the renderer ended with -6|MemoryError"):
+    with pytest.raises(InputError, match=r"the renderer ended with -6|MemoryError"):
         render(TOO_MUCH["padded"], {}, "t", fuel=200_000, nbytes=256 << 20)
 
 

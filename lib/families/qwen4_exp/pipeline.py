@@ -266,8 +266,7 @@ def _refuse_nonfinite(logits: np.ndarray, real: I64) -> None:
     finite = np.isfinite(logits.astype(np.float32, copy=False))
     if finite.all():
         return
-    finite = finite.all(axis=-1)
-    bad = np.argwhere(~finite & (real != 0))
+    bad = np.argwhere(~finite.all(axis=-1) & (real != 0))
     if len(bad):
         row, token = bad[0].tolist()
         raise InputError(f"decoder: logits of row {row} are not finite (position {token})")

@@ -59,15 +59,17 @@ def write(
     *,
     tokenizer: bool = True,
     stop: Sequence[int] = (END,),
+    best: float = 1.0,
     changes: dict[str, Any] | None = None,
 ) -> Path:
     """The package in a folder.
 
     Args:
+        best: the logit of the greedy token, where the others are 0.
         changes: entries of package.json in place of the usual ones.
     """
     (folder / "decoder").mkdir(parents=True)
-    model = _model()
+    model = _model(best)
     onnx.save(model, folder / "decoder" / "model.onnx")
     if tokenizer:
         write_tokenizer(folder / "tokenizer")
@@ -144,7 +146,7 @@ def _ports(values: Iterable[onnx.ValueInfoProto]) -> list[dict[str, Any]]:
     ]
 
 
-def _model() -> onnx.ModelProto:
+def _model(best: float = 1.0) -> onnx.ModelProto:
     """number[b, s] = 3 id + tokens so far + 7 height + sum of keys + sum of ids + 11 id two back.
 
     Logits are 1 at number mod V. The sums run over real tokens of the whole row, so only the last
@@ -191,7 +193,7 @@ def _model() -> onnx.ModelProto:
     number = op("Add", op("Add", number, count), op("Mul", earlier, constant(11)))
     number = op("Add", number, cast(op("Add", keys, sums), TensorProto.INT64))
     number = op("Mod", number, constant(V))
-    values = numpy_helper.from_array(np.array([0, 1], np.float32), "off_on")
+    values = numpy_helper.from_array(np.array([0, best], np.float32), "off_on")
     op("OneHot", number, constant([V]), "off_on", axis=-1, name="logits")
 
     types = {"float32": TensorProto.FLOAT, "int64": TensorProto.INT64}
