@@ -12,8 +12,9 @@ import gzip
 import json
 import os
 import shutil
+import struct
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from math import prod
 from pathlib import Path
@@ -29,12 +30,23 @@ NBYTES = {"F8_E4M3": 1, "BF16": 2, "F32": 4, "I64": 8}
 Row = tuple[str, str, tuple[int, ...]]
 """Name, dtype, shape."""
 
+PLE_SCALE = 0x3951
+"""Bits of the one scale of the released n-gram table, BF16."""
 
-def write_shard(path: Path, rows: Iterable[Row], payload: Iterable[bytes] | None = None) -> None:
-    """One safetensors file: its header, then `payload`, or a hole of the right size."""
+
+def write_shard(
+    path: Path,
+    rows: Iterable[Row],
+    payload: Iterable[bytes] | None = None,
+    known: Mapping[str, bytes] | None = None,
+) -> None:
+    """One safetensors file: its header, then `payload`, or a hole of the right size with the bytes
+    of the tensors that are `known` in it."""
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     at = 0
+    places = {}
     for name, dtype, shape in rows:
+        places[name] = at
         end = at + prod(shape) * NBYTES[dtype]
         header[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [at, end]}
         at = end
@@ -46,6 +58,9 @@ def write_shard(path: Path, rows: Iterable[Row], payload: Iterable[bytes] | None
             f.write(piece)
         if payload is None:
             f.truncate(8 + len(text) + at)
+            for name in places.keys() & (known or {}):
+                f.seek(8 + len(text) + places[name])
+                f.write((known or {})[name])
         assert f.seek(0, os.SEEK_END) == 8 + len(text) + at
 
 
@@ -69,6 +84,20 @@ def write_sparse(folder: Path, rows: list[Row], count: int) -> None:
     write_index(folder, shards)
 
 
+def buffers(config: dict[str, Any]) -> dict[str, list[int]]:
+    """What a config of Qwen4-Exp gives for the buffers of its n-gram hash, by name below the text
+    model."""
+    from ntool.lib.families.qwen4_exp.config import read_config
+    from ntool.lib.families.qwen4_exp.ngram_table import hash_buffers
+
+    text = read_config(config).text
+    return {
+        f"layers.{i}.ple.ple_embedding.{name}": values
+        for place, i in enumerate(text.ple)
+        for name, values in hash_buffers(text, place).items()
+    }
+
+
 def fp8(folder: Path) -> None:
     """The published FP8 repository as far as headers go: 152,089 tensors in 131 shards, 185 GB of
     holes."""
@@ -78,10 +107,17 @@ def fp8(folder: Path) -> None:
     for name, dtype, shape, k in listing:
         file = f"model-{k:05d}-of-00131.safetensors"
         shards.setdefault(file, []).append((name, dtype, tuple(shape)))
+    config = json.loads((DATA / "census" / "fp8-full.config.json").read_text())
+    known = {
+        f"model.language_model.{name}": struct.pack(f"<{len(values)}q", *values)
+        for name, values in buffers(config).items()
+    }
+    at = next(iter(known)).rpartition(".")[0]
+    known[f"{at}.ngram_embedding.weight_scale"] = struct.pack("<H", PLE_SCALE)
     for file, rows in shards.items():
-        write_shard(folder / file, rows)
+        write_shard(folder / file, rows, known=known)
     write_index(folder, shards)
-    shutil.copy(DATA / "census" / "fp8-full.config.json", folder / "config.json")
+    (folder / "config.json").write_text(json.dumps(config))
 
 
 def u15(folder: Path) -> None:
@@ -198,14 +234,9 @@ def qwen4(folder: Path, config: dict[str, Any], dtype: str) -> None:
 
     from ntool.lib.families.qwen4_exp.config import read_config
     from ntool.lib.families.qwen4_exp.contents import BUFFERS, expected
-    from ntool.lib.families.qwen4_exp.ngram_table import hash_buffers
 
     c = read_config(config)
-    buffers = {
-        f"model.layers.{i}.ple.ple_embedding.{name}": values
-        for place, i in enumerate(c.text.ple)
-        for name, values in hash_buffers(c.text, place).items()
-    }
+    integers = {f"model.{name}": values for name, values in buffers(config).items()}
     rows = [
         (name, "I64" if name.endswith(BUFFERS) else dtype, shape)
         for name, shape, _ in expected(c, ())
@@ -215,8 +246,8 @@ def qwen4(folder: Path, config: dict[str, Any], dtype: str) -> None:
 
     def payload() -> Iterable[bytes]:
         for name, _, shape in rows:
-            if name in buffers:
-                yield np.array(buffers[name], np.int64).tobytes()
+            if name in integers:
+                yield np.array(integers[name], np.int64).tobytes()
             elif len(shape) > 1:
                 for _ in range(shape[0]):
                     row = rng.standard_normal(prod(shape[1:]), np.float32) * np.float32(0.03)
