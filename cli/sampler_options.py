@@ -21,6 +21,14 @@ def _file(name: str, help: str) -> typer.models.OptionInfo:
 Prompt = Annotated[
     str | None, typer.Option("--prompt", metavar="TEXT", help="Text, put into the task's template.")
 ]
+PromptRows = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--prompt",
+        metavar="TEXT",
+        help="Text, put into the task's template. Several make a batch.",
+    ),
+]
 System = Annotated[
     str | None, typer.Option("--system", metavar="TEXT", help="System text of the template.")
 ]
@@ -97,7 +105,19 @@ Query = Annotated[
     ),
 ]
 Tokens = Annotated[
-    str | None, typer.Option("--tokens", metavar="LIST", help="Token ids: 1,2,3 or @FILE.")
+    str | None,
+    typer.Option(
+        "--tokens", metavar="LIST", help="Token ids: 1,2,3 or @FILE; rows of a batch: 1,2;3,4."
+    ),
+]
+Pad = Annotated[
+    int | None,
+    typer.Option(
+        "--pad",
+        parser=whole(0, 2**31 - 1),
+        metavar="ID",
+        help="Token id in front of the shorter rows of a batch.",
+    ),
 ]
 Images = Annotated[list[Path] | None, _file("--image", "Picture. May be repeated.")]
 Task = Annotated[
@@ -158,7 +178,7 @@ Messages = Annotated[
     Path | None,
     _file("--messages", "Conversation: JSON list of role, text, images; - for standard input."),
 ]
-Think = Annotated[bool, typer.Option("--think", help="Let the model think before it draws.")]
+Think = Annotated[bool, typer.Option("--think", help="Let the model think first.")]
 ImgCfg = Annotated[
     float | None,
     typer.Option(

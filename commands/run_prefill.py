@@ -1,5 +1,6 @@
 """Records written: `tensor` for each array of the prefix file, `token` and `text` with --decode,
-`summary`; for task interleave `token`, `step` and `file` as they come, then `text`."""
+`summary`; for task interleave `token`, `step` and `file` as they come, then `text`. Records of one
+of several rows have its number, `row`."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from ..options import Device, Runnable, Seed
 
 def run_prefill(
     package: Runnable,
-    prompt: o.Prompt = None,
+    prompt: o.PromptRows = None,
     prompt_file: o.PromptFile = None,
     messages: o.Messages = None,
     query: o.Query = None,
@@ -24,6 +25,7 @@ def run_prefill(
     think: o.Think = False,
     min_pixels: o.MinPixels = None,
     max_pixels: o.MaxPixels = None,
+    pad: o.Pad = None,
     decode: o.Decode = None,
     raw: o.Raw = False,
     all_logits: o.AllLogits = False,
@@ -46,26 +48,26 @@ def run_prefill(
     """Run a prompt through the understanding branch: logits, key/value cache, greedy decoding.
 
     Task interleave goes on to write text and pictures in turn, OUT-0.png, OUT-1.png, ...; the
-    sampler's options (--size to --latent) are for it alone.
+    sampler's options (--size to --latent) are for it alone. Several prompts, or several rows of
+    tokens, make one batch, where the model's family takes one.
     """
     options: dict[str, Any] = dict(locals())
-    from ..lib.errors import UsageProblem
-    from ..lib.families.neo_chat import prefill_run
-    from ..lib.families.neo_chat.pipeline import Pipeline
-    from ..lib.package.cache import package_of
+    from importlib import import_module
+
+    from ..lib import families
+    from ..lib.package.cache import find
     from ..lib.runtime.session import Settings, resolve_device
 
-    request = prefill_run.read_request(options)
-    if raw and not decode and task != "interleave":
-        raise UsageProblem("--raw without --decode")
-    found = package_of(package, console.note)
+    source = find(package)
+    family = import_module(f"{families.__name__}.{source.family}.prefill_run")
+    request = family.read_request(options)
     settings = Settings(resolve_device(device, console.note), threads, low_memory)
-    pipeline = Pipeline(found, settings)
+    found = source.package(console.note)
     main = "text" if raw else "token"
     with console.stream(main=main, source=package, alone=raw, format="prefix") as out:
 
         def on_step(step: Any) -> None:
             out.write("step", **asdict(step))
 
-        for kind, row in prefill_run.run(pipeline, request, options, on_step):
+        for kind, row in family.run(found, settings, request, options, on_step):
             out.write(kind, **row)

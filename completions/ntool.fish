@@ -106,6 +106,7 @@ set -g __ntool_valued \
     'run-prefill --system' \
     'run-prefill --min-pixels' \
     'run-prefill --max-pixels' \
+    'run-prefill --pad' \
     'run-prefill --decode' \
     'run-prefill --size' \
     'run-prefill --steps' \
@@ -285,17 +286,18 @@ complete -c ntool -n '__ntool_at export-component 1 1' -r -F -a 'demo:shapes'
 complete -c ntool -n '__ntool_at export-component 2 9999' -a 'vision_encoder embedding decoder image_gen_embedding image_gen_denoiser'
 
 # run-prefill
-complete -c ntool -n '__ntool_at run-prefill' -l prompt -x -d 'Text, put into the task\'s template.'
+complete -c ntool -n '__ntool_at run-prefill' -l prompt -x -d 'Text, put into the task\'s template. Several make a batch.'
 complete -c ntool -n '__ntool_at run-prefill' -l prompt-file -r -F -d 'File with the text; - for standard input.'
 complete -c ntool -n '__ntool_at run-prefill' -l messages -r -F -d 'Conversation: JSON list of role, text, images; - for standard input.'
 complete -c ntool -n '__ntool_at run-prefill' -l query -x -d 'Finished text with special tokens, taken as it is.'
-complete -c ntool -n '__ntool_at run-prefill' -l tokens -x -d 'Token ids: 1,2,3 or @FILE.'
+complete -c ntool -n '__ntool_at run-prefill' -l tokens -x -d 'Token ids: 1,2,3 or @FILE; rows of a batch: 1,2;3,4.'
 complete -c ntool -n '__ntool_at run-prefill' -l image -r -F -d 'Picture. May be repeated.'
 complete -c ntool -n '__ntool_at run-prefill' -l task -x -a 'chat text-to-image image-edit images-only unconditional interleave' -d 'chat, text-to-image, image-edit, images-only, unconditional or interleave.'
 complete -c ntool -n '__ntool_at run-prefill' -l system -x -d 'System text of the template.'
-complete -c ntool -n '__ntool_at run-prefill' -l think -d 'Let the model think before it draws.'
+complete -c ntool -n '__ntool_at run-prefill' -l think -d 'Let the model think first.'
 complete -c ntool -n '__ntool_at run-prefill' -l min-pixels -x -d 'Least pixels of a picture after resizing.'
 complete -c ntool -n '__ntool_at run-prefill' -l max-pixels -x -d 'Most pixels of a picture after resizing.'
+complete -c ntool -n '__ntool_at run-prefill' -l pad -x -d 'Token id in front of the shorter rows of a batch.'
 complete -c ntool -n '__ntool_at run-prefill' -l decode -x -d 'Continue greedily by up to N tokens.'
 complete -c ntool -n '__ntool_at run-prefill' -l raw -d 'With --decode: print the text alone.'
 complete -c ntool -n '__ntool_at run-prefill' -l all-logits -d 'Logits of every position, not of the last alone.'
@@ -329,7 +331,7 @@ complete -c ntool -n '__ntool_at sample-image' -l prompts -r -F -d 'JSON Lines o
 complete -c ntool -n '__ntool_at sample-image' -l messages -r -F -d 'Conversation: JSON list of role, text, images; - for standard input.'
 complete -c ntool -n '__ntool_at sample-image' -l query -x -d 'Finished text with special tokens, taken as it is.'
 complete -c ntool -n '__ntool_at sample-image' -l system -x -d 'System text of the template.'
-complete -c ntool -n '__ntool_at sample-image' -l think -d 'Let the model think before it draws.'
+complete -c ntool -n '__ntool_at sample-image' -l think -d 'Let the model think first.'
 complete -c ntool -n '__ntool_at sample-image' -l min-pixels -x -d 'Least pixels of a picture after resizing.'
 complete -c ntool -n '__ntool_at sample-image' -l max-pixels -x -d 'Most pixels of a picture after resizing.'
 complete -c ntool -n '__ntool_at sample-image' -l prefix -r -F -d 'Prefix file of the prompt.'

@@ -181,7 +181,8 @@ class Graph:
         if self.rounded and op_type not in MOVES:
             narrow = next((v.dtype for v in values if v and v.dtype in NARROW), None)
             if narrow is not None:
-                return self._rounded(op_type, values, narrow, outputs, shape, domain, attributes)
+                given = (op_type, values, narrow, outputs, name, shape, domain, attributes)
+                return self._rounded(*given)
         names = [name or self._unique(path)]
         names += [self._unique(f"{path}.{i}") for i in range(1, outputs)]
         bodies = {k: v for k, v in attributes.items() if isinstance(v, Graph)}
@@ -212,6 +213,7 @@ class Graph:
         values: Sequence[Value | None],
         narrow: int,
         outputs: int,
+        name: str | None,
         shape: Sequence[Dim] | None,
         domain: str,
         attributes: dict[str, Any],
@@ -221,6 +223,8 @@ class Graph:
         found = self.op(op_type, *wide, outputs=outputs, shape=shape, domain=domain, **attributes)
         each = found if outputs > 1 else (found,)
         back = [self.op("Cast", v, to=narrow) if v.dtype == FLOAT else v for v in each]
+        if name:
+            back[0] = self.op("Identity", back[0], name=name)
         return tuple(back) if outputs > 1 else back[0]
 
     def linear(self, x: Value, name: str, out: int, bias: bool = False) -> Value:

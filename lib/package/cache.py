@@ -8,13 +8,15 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from .. import demo, families
 from ..checkpoint.safetensors_header import read_header, require_sound
 from ..checkpoint.source import open_checkpoint
 from ..checkpoint.tensor import Checkpoint
-from ..errors import EnvironmentProblem, NtoolError, UsageProblem
+from ..errors import EnvironmentProblem, NtoolError, SourceNotFound, Unsupported, UsageProblem
 from ..families import gguf
 from . import layout
 from .package import Package, inside, is_package, open_package
@@ -54,30 +56,88 @@ def cache_key(checkpoint: Checkpoint) -> str:
     return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:24]
 
 
-def package_of(source: str, note: Callable[[str], None]) -> Package:
-    """The package in a folder, or the cached export of a checkpoint SOURCE.
+def folder_of(package: str) -> list[str]:
+    """The folder of a package or checkpoint SOURCE, if it is on this machine."""
+    if package.startswith("demo:") and package.removeprefix("demo:") in demo.NAMES:
+        return [demo.path(package.removeprefix("demo:"))]
+    if not os.path.exists(package):
+        return []
+    return [package if os.path.isdir(package) else os.path.dirname(os.path.abspath(package))]
 
-    Of several processes that want one export at the same time, one makes it and the others use it.
-    An entry of the cache that is damaged is made again.
+
+@dataclass(frozen=True)
+class Found:
+    """What a command was given to run: a package, or a checkpoint that is not exported yet.
+
+    Attributes:
+        family: its model family, as its package.json or config.json has it.
+    """
+
+    family: str
+    _package: Package | None
+    _checkpoint: Checkpoint | None
+
+    def package(self, note: Callable[[str], None]) -> Package:
+        """The package itself, or the cached export of the checkpoint.
+
+        Of several processes that want one export at the same time, one makes it and the others
+        use it. An entry of the cache that is damaged is made again.
+
+        Raises:
+            what `export.plan` raises.
+            EnvironmentProblem: the cache cannot be written.
+        """
+        if self._package is not None:
+            return self._package
+        assert self._checkpoint is not None
+        folder = cache_folder() / cache_key(self._checkpoint)
+        found, _ = _whole(folder)
+        return found or _made(self._checkpoint, folder, note)
+
+
+def find(source: str) -> Found:
+    """The package in a folder, or the checkpoint SOURCE, opened; nothing is exported yet.
 
     Raises:
-        what `open_package`, `open_checkpoint` and `export.plan` raise.
-        EnvironmentProblem: the cache cannot be written.
+        what `open_package` and `open_checkpoint` raise.
+        Unsupported: a family whose graphs ntool does not build.
     """
     if is_package(source):
-        return open_package(source)
+        package = open_package(source)
+        family = package.manifest["family"]
+        if family not in families.EXPORTED:  # the name of a module to come, from a stranger's file
+            raise Unsupported(
+                f"{source}: family", found=repr(family), expected=" or ".join(families.EXPORTED)
+            )
+        return Found(family, package, None)
     checkpoint = open_checkpoint(source, local=True)
     gguf.refuse_payload(checkpoint)
     checkpoint.refuse_if_broken()
-    folder = cache_folder() / cache_key(checkpoint)
-    found, _ = _whole(folder)
-    return found or _made(checkpoint, folder, note)
+    if checkpoint.config_hash is None:
+        raise SourceNotFound(
+            f"{source}: config.json: no such file", hint="give the checkpoint's folder"
+        )
+    module = families.find(checkpoint.config, f"{source}: config.json")
+    return Found(module.NAME, None, checkpoint)
+
+
+def package_of(source: str, note: Callable[[str], None]) -> Package:
+    """The package in a folder, or the cached export of a checkpoint SOURCE; see `Found.package`.
+
+    Raises:
+        what `find` and `Found.package` raise.
+    """
+    return find(source).package(note)
 
 
 def _made(checkpoint: Checkpoint, folder: Path, note: Callable[[str], None]) -> Package:
     from . import export
 
-    plan = export.plan(checkpoint)  # what is wrong with the checkpoint is told before all else
+    family = families.find(checkpoint.config, f"{checkpoint.source}: config.json")
+    without = getattr(family, "text_only_by_default", None)
+    text_only = without is not None and without(checkpoint.config)
+    # what is wrong with the checkpoint is told before all else
+    plan = export.plan(checkpoint, text_only=text_only)
     with _alone(folder, note) as locked:
         found, damage = _whole(folder)  # another process may have made it meanwhile
         if found:
@@ -87,7 +147,8 @@ def _made(checkpoint: Checkpoint, folder: Path, note: Callable[[str], None]) -> 
         if damage:
             note(f"cache '{folder}' is damaged ({damage}); exporting again")
             _put_away(folder)
-        note(f"exporting {checkpoint.source} once into the cache ({folder})")
+        what = f"{checkpoint.source}, its text model alone," if text_only else checkpoint.source
+        note(f"exporting {what} once into the cache ({folder})")
         try:
             export.write(plan, folder)
         except UsageProblem:  # without a lock, another process may have been quicker
@@ -116,11 +177,15 @@ def _whole(folder: Path) -> tuple[Package | None, str]:
             for data in entry.get("data", []):
                 path = folder / inside(data, str(folder))
                 require_sound(read_header(os.path.realpath(path), data))
-        package.manifest_processor()
+        if package.manifest["processor"] is not None:
+            package.manifest_processor()
+        if package.manifest["tokenizer"] is None:
+            return package, ""
         tokenizer = Path(package.tokenizer_folder())
     except (NtoolError, OSError) as e:
         return None, str(e)
-    for name in layout.REQUIRED_TOKENIZER_FILES:
+    _, required = layout.tokenizer_files(package.manifest["family"])
+    for name in required:
         if not (tokenizer / name).is_file():
             return None, f"no tokenizer file '{name}'"
     return package, ""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -147,19 +147,26 @@ class Session:
         return {k: self._value(k, v) for k, v in feeds.items() if k in self._rules}
 
     def run(
-        self, feeds: Mapping[str, Any], outputs: list[str] | None = None, *, keep: bool = False
+        self,
+        feeds: Mapping[str, Any],
+        outputs: list[str] | None = None,
+        *,
+        keep: bool | Collection[str] = False,
     ) -> dict[str, Any]:
         """Run the component; feeds that it does not declare are left out.
 
         Args:
             feeds: arrays, or OrtValues of `load` or of a run that kept its outputs.
-            keep: leave the outputs on the device, as OrtValues for the next component.
+            keep: leave the outputs, or those of these names, on the device, as OrtValues for the
+                next run.
         Returns:
-            outputs by name: arrays, or OrtValues with `keep`.
+            outputs by name: arrays, or OrtValues where they are kept.
         Raises:
             InputError: an input is missing or has another type or shape than declared.
         """
         names = outputs or self.outputs
+        if isinstance(keep, bool):
+            keep = names if keep else ()
         missing = self._rules.keys() - feeds.keys()
         if missing:
             raise InputError(f"{self.path}: input '{min(missing)}' is missing")
@@ -175,18 +182,23 @@ class Session:
             raise
         except Exception as e:
             raise explain(e, f"{self.path}: cannot run") from e
-        return values if keep else {k: to_numpy(v) for k, v in values.items()}
+        return {k: v if k in keep else to_numpy(v) for k, v in values.items()}
 
-    def _run_values(self, names: list[str], feeds: Mapping[str, Any], keep: bool) -> dict[str, Any]:
-        binding = self._session.io_binding()
+    def _run_values(
+        self, names: list[str], feeds: Mapping[str, Any], keep: Collection[str]
+    ) -> dict[str, Any]:
+        given = {}
         for k in self._rules:
             value = feeds[k]
-            if isinstance(value, np.ndarray):
-                value = self._value(k, value)
+            given[k] = self._value(k, value) if isinstance(value, np.ndarray) else value
+        if self.on_host:  # binding is for devices, and takes twice as long
+            found = self._session.run_with_ort_values(names, given)
+            return dict(zip(names, found, strict=True))
+        binding = self._session.io_binding()
+        for k, value in given.items():
             binding.bind_ortvalue_input(k, value)
-        device = self._device if keep else ("cpu", 0)
         for name in names:
-            binding.bind_output(name, device[0], device[1])
+            binding.bind_output(name, *(self._device if name in keep else ("cpu", 0)))
         self._session.run_with_iobinding(binding)
         return dict(zip(names, binding.get_outputs(), strict=True))
 
@@ -227,12 +239,18 @@ def to_numpy(value: Any) -> np.ndarray:
     bytes are read from where it lies."""
     if value.data_type() != "tensor(bfloat16)":
         return value.numpy()
-    shape = value.shape()
-    count = math.prod(shape)
-    if not count:
-        return np.zeros(shape, BF16)
-    codes = (ctypes.c_uint16 * count).from_address(value.data_ptr())
-    return np.frombuffer(codes, np.uint16).copy().view(BF16).reshape(shape)
+    return host_view(value).copy()
+
+
+def host_view(value: Any) -> np.ndarray:
+    """The array that an OrtValue in host memory is, not copied: valid while the OrtValue lives."""
+    dtype, shape = _DTYPES[value.data_type()], value.shape()
+    nbytes = math.prod(shape) * dtype.itemsize
+    if not nbytes:
+        return np.zeros(shape, dtype)
+    memory = (ctypes.c_uint8 * nbytes).from_address(value.data_ptr())
+    memory._owner = value  # the view holds the memory, which holds what owns it
+    return np.frombuffer(memory, np.uint8).view(dtype).reshape(shape)
 
 
 _DTYPES: dict[str, np.dtype[Any]] = {

@@ -81,6 +81,11 @@ class Tokenizer:
                 raise InputError("token id", found=i, expected=f"0..{self.size - 1}")
         return str(self._backend.decode(ids, skip_special_tokens=skip_special))
 
+    def token(self, i: int) -> str | None:
+        """Exact spelling of a token by its id in the vocabulary; None where there is none."""
+        found = self._backend.id_to_token(i)
+        return None if found is None else str(found)
+
     def id(self, token: str) -> int:
         """Id of a token by its exact spelling in the vocabulary.
 

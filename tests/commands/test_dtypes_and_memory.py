@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 from safetensors.numpy import load_file
 
-from ntool.lib.families.neo_chat import memory
+from ntool.lib.runtime import memory
 
 from ..families.neo_chat.golden_cases import DATA
 

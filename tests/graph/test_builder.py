@@ -3,12 +3,27 @@ model."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
+import ml_dtypes
 import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
 
-from ntool.lib.graph.builder import BOOL, FLOAT, INT64, Graph, GraphError
+from ntool.lib.graph.builder import (
+    BFLOAT16,
+    BOOL,
+    FLOAT,
+    FLOAT16,
+    INT64,
+    MOVES,
+    Graph,
+    GraphError,
+    Value,
+)
+from ntool.lib.runtime.session import Session
 
 
 class Claims:
@@ -121,3 +136,98 @@ def test_every_value_has_a_type() -> None:
     proto = g.proto()
     typed = {v.name for v in (*proto.input, *proto.output, *proto.value_info)}
     assert {o for n in proto.node for o in n.output} <= typed
+
+
+# --- arithmetic of 16-bit types, spelled out ------------------------------------------------------
+
+HALVES = [(FLOAT16, np.dtype(np.float16)), (BFLOAT16, np.dtype(ml_dtypes.bfloat16))]
+Write = Callable[[Graph, Value, Value], Value]
+
+
+def computed(write: Write, dtype: int, x: np.ndarray, y: np.ndarray, rounded: bool) -> np.ndarray:
+    g = Graph("g", rounded=rounded)
+    a, b = (g.input(n, dtype, ["n", 8]) for n in ("a", "b"))
+    g.output("y", write(g, a, b))
+    model = g.model()
+    onnx.checker.check_model(model, full_check=True)
+    return Session(model.SerializeToString()).run({"a": x, "b": y})["y"]
+
+
+@pytest.mark.parametrize(("dtype", "kind"), HALVES, ids=["f16", "bf16"])
+def test_rounded_arithmetic_is_that_of_the_type(dtype: int, kind: np.dtype[Any]) -> None:
+    """Operator by operator, as NumPy computes with the type; one rounding at the end differs."""
+    rng = np.random.default_rng(0)
+    x, y = (rng.standard_normal((400, 8)).astype(kind) for _ in range(2))
+
+    def product_and_sum(g: Graph, a: Value, b: Value) -> Value:
+        return g.Add(g.Mul(g.Mul(a, b), 0.1), b)
+
+    expected = x * y * kind.type(0.1) + y
+    assert expected.dtype == kind
+    found = computed(product_and_sum, dtype, x, y, rounded=True)
+    np.testing.assert_array_equal(found, expected)
+    wide = [v.astype(np.float32) for v in (x, y)]
+    once = (wide[0] * wide[1] * np.float32(kind.type(0.1)) + wide[1]).astype(kind)
+    assert (once != expected).mean() > 0.02
+
+
+def test_rounded_products_are_summed_in_float32() -> None:
+    rng = np.random.default_rng(1)
+    x, y = (rng.standard_normal((8, 8)).astype(ml_dtypes.bfloat16) for _ in range(2))
+    found = computed(lambda g, a, b: g.MatMul(a, b), BFLOAT16, x, y, rounded=True)
+    exact = x.astype(np.float64) @ y.astype(np.float64)
+    # half a unit in the last place of 8 bits, and a little of float32's own roundings
+    assert (np.abs(found.astype(np.float64) - exact) <= 2.0**-8 * np.abs(exact) + 1e-6).all()
+
+
+def rounded_graph(dtype: int) -> tuple[Graph, Value, Value]:
+    g = Graph("g", Claims(), rounded=True)
+    return g, g.input("a", dtype, ["n", 8]), g.input("b", dtype, ["n", 8])
+
+
+@pytest.mark.parametrize("dtype", [FLOAT16, BFLOAT16])
+def test_rounded_types_are_those_of_plain_graphs(dtype: int) -> None:
+    """Values of 16 bits come out as such, indices and truths as they are."""
+    g, a, b = rounded_graph(dtype)
+    assert g.Mul(a, b) == Value("Cast_2", dtype, ("n", 8))
+    values, indices = g.TopK(a, [2], axis=-1, outputs=2)
+    assert (values.dtype, indices.dtype) == (dtype, INT64)
+    assert g.Less(a, b).dtype == BOOL
+    assert g.at("p").linear(a, "gate", 4).dtype == dtype
+    assert g.root.initializers["p.gate.weight"].data_type == dtype
+    assert g.Relu(a, shape=["rows", 8]).shape == ("rows", 8)
+    named = g.op("Mul", a, b, name="product")
+    assert (named.name, named.dtype) == ("product", dtype)
+    first, second = g.op("TopK", a, [2], axis=-1, outputs=2, name="best")
+    assert (first.name, first.dtype, second.dtype) == ("best", dtype, INT64)
+
+
+def test_rounded_graphs_move_values_without_casts() -> None:
+    g, a, b = rounded_graph(FLOAT16)
+    g.Reshape(g.Concat(g.Transpose(a, perm=[0, 1]), b, axis=1), [-1, 4])
+    g.Gather(a, [0], axis=0)
+    g.output("y", a)
+    assert all(n.op_type in MOVES for n in g.nodes)
+    assert "Cast" not in {n.op_type for n in g.nodes}
+
+
+def test_rounded_graphs_leave_float32_alone() -> None:
+    plain, spelled = Graph("g"), Graph("g", rounded=True)
+    for g in (plain, spelled):
+        x = g.input("x", FLOAT, ["n", 8])
+        g.output("y", g.Softmax(g.Mul(g.Add(x, 1.0), x), axis=-1))
+    assert plain.model() == spelled.model()
+
+
+def test_bodies_of_rounded_graphs_are_rounded_too() -> None:
+    g, a, b = rounded_graph(BFLOAT16)
+    flag = g.input("flag", BOOL, [])
+    then, other = g.body("then"), g.body("other")
+    then.output("product", then.Mul(a, b))  # ONNX Runtime has no Mul of this type
+    other.output("same", other.Identity(a))
+    g.output("y", g.op("If", flag, then_branch=then, else_branch=other))
+    assert [n.op_type for n in then.nodes] == ["Cast", "Cast", "Mul", "Cast", "Identity"]
+    x = np.array([[1.0078125] * 8], ml_dtypes.bfloat16)
+    run = Session(g.model().SerializeToString()).run
+    assert run({"a": x, "b": x, "flag": np.array(True)})["y"][0, 0] == x[0, 0] * x[0, 0]
+    assert run({"a": x, "b": x, "flag": np.array(False)})["y"][0, 0] == x[0, 0]

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ... import demo
 from ...checkpoint.output_file import OneFile, check_new_files, identity
+from ...package.cache import folder_of
 from .interleave import MAX_IMAGES
 from .jobs import numbered
 from .request import Request
@@ -26,15 +25,6 @@ def inputs(o: Mapping[str, Any], requests: Iterable[Request]) -> list[str]:
         found.append(tokens[1:])
     found += [str(path) for request in requests for path in request.images]
     return list(dict.fromkeys(found))
-
-
-def folder_of(package: str) -> list[str]:
-    """The folder of a package or checkpoint SOURCE, if it is on this machine."""
-    if package.startswith("demo:") and package.removeprefix("demo:") in demo.NAMES:
-        return [demo.path(package.removeprefix("demo:"))]
-    if not os.path.exists(package):
-        return []
-    return [package if os.path.isdir(package) else os.path.dirname(os.path.abspath(package))]
 
 
 def check(

@@ -9,6 +9,7 @@ from typing import Any
 
 from ...checkpoint.output_file import check_new_files
 from ...errors import InputError, UsageProblem
+from ...runtime.memory import available
 from ...sampling.euler import Step
 from . import draw, files, jobs, memory
 from .jobs import Job
@@ -92,7 +93,7 @@ class Order:
             for row in memory.rows(phases):
                 rows.append(("memory", {"picture": index, **row}))
         device = pipeline.device
-        there = memory.available(device)
+        there = available(device)
         fields = {"device": device[0], "peak": peak, "available": there}
         fits = None if there is None else peak <= there
         return [*rows, ("summary", {**fields, "fits": fits, "pictures": len(plans)})]

@@ -16,6 +16,7 @@ import numpy as np
 from ...errors import InputError, SourceNotFound, Unsupported
 from ...package.package import Package
 from ...runtime import arrays
+from ...runtime import memory as machine
 from ...runtime.session import DEFAULT, Session, Settings
 from ...sampling import device_step, euler, guidance, schedule
 from ...sampling.image import load_image
@@ -284,9 +285,9 @@ class Pipeline:
         """Memory estimates of this package."""
         return memory.Sizes(self.package, self._settings.low_memory, self._settings.device[0])
 
-    def fits(self, phases: list[memory.Phase]) -> None:
-        """Refuse what does not fit into memory; see `memory.check`."""
-        memory.check(phases, self._settings.device, low_memory=self._settings.low_memory)
+    def fits(self, phases: list[machine.Phase]) -> None:
+        """Refuse what does not fit into memory; see `machine.check`."""
+        machine.check(phases, self._settings.device, low_memory=self._settings.low_memory)
 
     def prefill_query(
         self,

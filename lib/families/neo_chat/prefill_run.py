@@ -7,9 +7,11 @@ from typing import Any
 
 from ...checkpoint.output_file import check_new_files
 from ...errors import UsageProblem
+from ...package.package import Package
+from ...runtime.session import Settings
 from ...sampling.euler import Step
 from ...sampling.image import recipe_text, write_png
-from . import draw, files, interleave, jobs
+from . import NAME, draw, files, interleave, jobs
 from .pipeline import DRAWING, SEEING, Pipeline
 from .request import Request, from_options
 
@@ -36,11 +38,16 @@ def read_request(o: Mapping[str, Any]) -> Request:
         raise UsageProblem(f"{', '.join(used)} with task {o['task']}", expected="task interleave")
     if o["all_logits"] and o["task"] == "interleave":
         raise UsageProblem("--all-logits with task interleave")
+    if o["raw"] and not o["decode"] and o["task"] != "interleave":
+        raise UsageProblem("--raw without --decode")
+    if o["pad"] is not None or len(o["prompt"] or ()) > 1:
+        what = "--pad" if o["pad"] is not None else "several --prompt"
+        raise UsageProblem(f"{what} with a package of {NAME}", expected="one prompt")
     if o["think"] and o["decode"]:
         raise UsageProblem("--think and --decode", expected="one of them")
     request = from_options(
         o["task"],
-        prompt=o["prompt"],
+        prompt=o["prompt"][0] if o["prompt"] else None,
         prompt_file=o["prompt_file"],
         messages=o["messages"],
         query=o["query"],
@@ -59,9 +66,14 @@ def read_request(o: Mapping[str, Any]) -> Request:
 
 
 def run(
-    pipeline: Pipeline, request: Request, o: Mapping[str, Any], on_step: Callable[[Step], None]
+    package: Package,
+    settings: Settings,
+    request: Request,
+    o: Mapping[str, Any],
+    on_step: Callable[[Step], None],
 ) -> Iterator[Row]:
     """Run a request; yields records in the order in which things happen."""
+    pipeline = Pipeline(package, settings)
     if request.task == "interleave":
         yield from interleaved(pipeline, request, o, on_step)
         return

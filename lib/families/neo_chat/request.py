@@ -5,15 +5,14 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...checkpoint.regular_file import read_given
-from ...checkpoint.strict_json import decode, has_lone_surrogate, parse
+from ...checkpoint.strict_json import has_lone_surrogate
 from ...errors import InputError, UsageProblem
+from ...text.given import parse_tokens, read_list, read_text
 from . import prompts
 from .processor import pixel_limits
 
@@ -22,8 +21,6 @@ WITH_PICTURES = ("chat", "image-edit", "images-only", "interleave")
 THINKING = ("text-to-image", "image-edit", "interleave")
 BRANCH_TASKS = {"cond": THINKING, "img_cond": ("images-only",), "uncond": ("unconditional",)}
 """Which tasks' prefixes can serve as each branch of guidance."""
-MAX_PROMPT = 16 << 20
-"""Bytes of a prompt, token or messages file; a model's context holds far less."""
 
 
 @dataclass(frozen=True)
@@ -179,34 +176,6 @@ def from_options(
     )
 
 
-def read_text(path: Path) -> str:
-    """The text of a file, or of standard input for `-`, without its last line end.
-
-    Raises:
-        SourceNotFound: no such file.
-        InputError: not UTF-8, not a file or pipe, or larger than MAX_PROMPT.
-    """
-    try:
-        return read_given(str(path), MAX_PROMPT).decode().removesuffix("\n").removesuffix("\r")
-    except UnicodeDecodeError as e:
-        raise InputError(f"{path}: not UTF-8 at byte {e.start}") from e
-
-
-def parse_tokens(text: str) -> tuple[int, ...]:
-    """Token ids from `1,2,3` or `@FILE` (commas or white space between them).
-
-    Raises:
-        InputError: anything that is not a plain whole number.
-    """
-    if text.startswith("@"):
-        text = read_text(Path(text[1:]))
-    words = re.split(r"\s*,\s*|\s+", text.strip())  # two commas have an empty word between them
-    for word in words:
-        if not re.fullmatch(r"[0-9]{1,18}", word, re.ASCII):
-            raise InputError("--tokens: token id", found=repr(word[:40]), expected="a whole number")
-    return tuple(int(w) for w in words)
-
-
 @dataclass(frozen=True)
 class Messages:
     """A conversation file: earlier turns, the open question, and all pictures in order."""
@@ -226,14 +195,7 @@ def read_messages(path: Path) -> Messages:
     Raises:
         SourceNotFound, InputError: no such file; not that; names the message.
     """
-    text, fault = decode(read_given(str(path), MAX_PROMPT))
-    value, faults = (None, [fault]) if text is None else parse(text)
-    if faults and faults[0] is not None:
-        raise InputError(f"{path}: {faults[0].message}")
-    if not isinstance(value, list) or not value:
-        raise InputError(
-            f"{path}", found=json.dumps(value)[:80], expected="a JSON list of one or more messages"
-        )
+    value = read_list(path, "messages")
     system = None
     rows = [_message(row, f"{path}: message {i}") for i, row in enumerate(value)]
     if rows[0][0] == "system":

@@ -5,6 +5,8 @@ Data only: `census` reads it without loading NumPy or ONNX.
 
 from __future__ import annotations
 
+from typing import Any
+
 NAME = "qwen4_exp"
 MODEL_TYPES = ("qwen4_exp", "qwen4_exp_text")
 GGUF_ARCHITECTURES = ("qwen4exp",)
@@ -34,3 +36,9 @@ TOKENIZER_FILES = (
     (),
 )
 """Files that are copied if they are there, and those that must be: ids alone are enough to run."""
+
+
+def text_only_by_default(config: dict[str, Any]) -> bool:
+    """Whether a checkpoint that is exported on the way becomes a package of text alone: FP8 weights
+    are exported without the vision encoder only."""
+    return "quantization_config" in config and "vision_config" in config

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...graph.builder import FLOAT, Graph, Value
+from ...graph.builder import FLOAT, Dim, Graph, Value
 from .config import Text
 from .numerics import causal_taps, narrow, silu, wide
 
@@ -190,8 +190,7 @@ def chunked(g: Graph, t: Tokens, u: Value, c: Text, chunk: int = CHUNK) -> tuple
     body = g.body("chunk")
     name = body.scope
     before = body.input(f"{name}chunk.u", FLOAT, u.shape)
-    dims: list[int | str | None] = ["batch", c.gk, rep]
-    given: dict[str, tuple[Value, list[int | str | None]]]
+    dims: list[Dim] = ["batch", c.gk, rep]
     given = {"values": (values, [chunk, c.dv]), "seen": (seen, [chunk, c.dk]),
              "ask": (ask, [chunk, c.dk]), "a": (a, [chunk, chunk]),
              "leave": (leave, [c.dk, chunk]), "keep": (g.Exp(last), [1, 1])}  # fmt: skip

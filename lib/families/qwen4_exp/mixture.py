@@ -46,8 +46,21 @@ def mixture(g: Graph, h: Value, route: Route, c: Text) -> Value:
     """Routed plus shared experts on rows [n, H], with the parameters of `mlp`."""
     logits = g.linear(h, "gate", c.E)  # [n, E]
     bank = g.at("experts")
-    routed = fused(bank, h, logits, c) if route.fused else standard(bank, h, logits, route, c)
+    if route.fused:
+        routed = fused(bank, h, logits, c)
+        h = _kept(g, h, routed)
+    else:
+        routed = standard(bank, h, logits, route, c)
     return g.Add(routed, shared(g, h, c))
+
+
+def _kept(g: Graph, h: Value, routed: Value) -> Value:
+    """h again, as a node that waits for `routed`: until then a runtime cannot reuse its memory.
+
+    MoE of ONNX Runtime 1.31 on CPU may be given the memory of its input for its output, which it
+    clears before it reads the input, unless weights are renormalised: all zeros, without an error.
+    """
+    return g.Reshape(h, g.Shape(routed), shape=h.shape)
 
 
 def shared(g: Graph, h: Value, c: Text) -> Value:

@@ -98,5 +98,6 @@ def causal_taps(
         part = g.Mul(wide(g, part), g.Gather(rows, [j], axis=0))
         y = part if y is None else g.Add(y, part)
     assert y is not None
-    kept = g.Slice(u, [-columns], [np.iinfo(np.int64).max], [1], shape=["batch", columns, channels])
+    # counted from the front: there may be no column at all, and -0 is the first one
+    kept = g.Slice(u, length, [np.iinfo(np.int64).max], [1], shape=["batch", columns, channels])
     return y, g.Transpose(kept, perm=[0, 2, 1])

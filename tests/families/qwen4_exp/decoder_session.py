@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 import ml_dtypes
@@ -129,6 +130,7 @@ class Decoder:
         return outputs, {s.input: outputs[s.output] for s in states(self.c)}
 
 
+@cache
 def graph_of(name: str, **how: Any) -> Decoder:
-    """The graph of a tiny checkpoint."""
+    """The graph of a tiny checkpoint, made once; runs leave nothing in it."""
     return Decoder(config_of(name), stored(name), **how)

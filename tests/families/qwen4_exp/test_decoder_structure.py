@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -10,8 +12,10 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from ntool.lib.checkpoint.tensor import Tensor
 from ntool.lib.families.qwen4_exp.config import read_config
 from ntool.lib.families.qwen4_exp.decoder import decoder, states
+from ntool.lib.families.qwen4_exp.weights import renamed
 from ntool.lib.graph.builder import (
     BFLOAT16,
     FLOAT,
@@ -23,6 +27,7 @@ from ntool.lib.graph.builder import (
     Graph,
 )
 
+from ...sparse_files import CENSUS, fp8_listing
 from .decoder_cases import config_of
 from .decoder_variants import SMALL, Names, config
 
@@ -39,13 +44,23 @@ Types = dict[str, tuple[int, tuple[int | str | None, ...]]]
 
 
 def graph(values: dict[str, Any], dtype: int = FLOAT, **how: Any) -> Graph:
-    how.setdefault("text_only", True)
-    return decoder(read_config(values).text, Names(), dtype, **how)
+    return decoder(read_config(values).text, Names(), dtype, **{"text_only": True, **how})
 
 
 def model(values: dict[str, Any], dtype: int = FLOAT, **how: Any) -> onnx.ModelProto:
     """The model, its parameters said to be in a file that does not exist."""
-    return graph(values, dtype, **how).model()
+    m = onnx.ModelProto()
+    m.ParseFromString(serialized(json.dumps(values), dtype, **how))
+    return m
+
+
+@cache
+def serialized(values: str, dtype: int, **how: Any) -> bytes:
+    return graph(json.loads(values), dtype, **how).model().SerializeToString()
+
+
+def embedded(text_only: bool) -> dict[str, Any]:
+    return {} if text_only else {"text_only": False}
 
 
 def bodies(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
@@ -85,7 +100,7 @@ def expert_scans(m: onnx.ModelProto) -> list[tuple[onnx.NodeProto, onnx.GraphPro
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("text_only", [True, False], ids=["ids", "embeddings"])
 def test_checker_and_strict_inference(how: str, dtype: str, text_only: bool) -> None:
-    m = model(SMALL, TYPES[dtype], text_only=text_only, **HOW[how])
+    m = model(SMALL, TYPES[dtype], **embedded(text_only), **HOW[how])
     inline(m)
     onnx.checker.check_model(m, full_check=True)
     onnx.shape_inference.infer_shapes(m, check_type=True, strict_mode=True, data_prop=True)
@@ -143,7 +158,7 @@ def test_nodes_do_not_grow_with_experts(fp8: bool, dtype: str) -> None:
 @pytest.mark.parametrize("how", ["dense", "fp8", "fp8-bf16"])
 @pytest.mark.parametrize("dtype", TYPES)
 def test_one_scan_over_experts(how: str, dtype: str) -> None:
-    """Q17, Q18, Q21, Q22: it carries the accumulator [rows, H] in T alone and has no scan
+    """Q17, Q18, Q20 to Q22: it carries the accumulator [rows, H] in T alone and has no scan
     outputs; an If skips experts without rows; exactly two products, in T."""
     T, H = TYPES[dtype], SMALL["hidden_size"]
     m = model(SMALL, T, **HOW[how])
@@ -163,6 +178,10 @@ def test_one_scan_over_experts(how: str, dtype: str) -> None:
         assert ops.count("MatMul") == 2
         assert not {"Gemm", "Einsum", "Scan", "Loop"} & set(ops)
         assert all(t[n.input[0]][0] == T for n, t in inside if n.op_type == "MatMul")
+        # Q20: gate / (1 + exp(-gate)) in float32, not by the sigmoid
+        assert {"Exp", "Div"} <= set(ops) and "Sigmoid" not in ops
+        (quotient,) = ((n, t) for n, t in inside if n.op_type == "Div")
+        assert {quotient[1][i][0] for i in quotient[0].input} == {FLOAT}
         outer = [n.op_type for n in body.node]
         assert outer.count("If") == outer.count("NonZero") == 1 and "MatMul" not in outer
         (choice,) = (n for n in body.node if n.op_type == "If")
@@ -340,7 +359,7 @@ def ports(values: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("dtype", ["FLOAT", "FLOAT16", "BFLOAT16"])
 @pytest.mark.parametrize("how", HOW)
 def test_interface(dtype: str, text_only: bool, how: str) -> None:
-    m = model(SMALL, TensorProto.DataType.Value(dtype), text_only=text_only, **HOW[how])
+    m = model(SMALL, TensorProto.DataType.Value(dtype), **embedded(text_only), **HOW[how])
     inputs, outputs = interface(dtype)
     tokens: dict[str, Any] = {"input_ids": (I64, [B, S])}
     if not text_only:
@@ -378,3 +397,31 @@ def test_parameters_are_called_as_in_a_checkpoint_of_text_alone() -> None:
     names = Names()
     decoder(read_config(SMALL).text, names, FLOAT, text_only=False)
     assert "model.embed_tokens.weight" not in names.claims
+
+
+# --- at the published size ------------------------------------------------------------------------
+
+
+def test_the_published_decoder() -> None:
+    """Every text tensor of the release is taken once, in its type and shape; only the hash buffers,
+    which are derived, are not. 48 layers of 512 experts are 4 MB of graph."""
+    values = json.loads((CENSUS / "fp8-full.config.json").read_text())
+    c = read_config(values, text_only=True)
+    names = Names()
+    g = decoder(c.text, names, BFLOAT16, text_only=True, fp8=True)
+    listing = {n: Tensor(n, d, tuple(s), "", 0, 0) for n, d, s, _ in fp8_listing()}
+    rename = renamed(c, listing)
+    taken = []
+    for name, (shape, dtype) in names.claims.items():
+        kind = {BFLOAT16: "BF16", FP8: "F8_E4M3"}[dtype]
+        for stored, part in rename(name, shape)[0]:
+            found = listing[stored]
+            assert (found.dtype, found.shape or (1,)) == (kind, part or (1,)), stored
+            taken.append(stored)
+    others = ("mtp.", "model.visual.")
+    text = {n for n in listing if not n.startswith(others)}
+    assert len(taken) == len(set(taken)) == 148_652
+    assert {n.rpartition(".")[2] for n in text - set(taken)} == {
+        *("layer_multipliers", "ngram_heads_vocab_sizes", "ngram_heads_offsets"),
+    }  # fmt: skip
+    assert g.model().ByteSize() < 5_000_000
