@@ -170,6 +170,7 @@ OTHER_WORDS = {
     *("fc1-fc2", "fc1-fc3-fc2", "gate-up-down", "up-down", "w1-w3-w2", "wi-wo"),
     *("fused-transposed", "compressed-tensors"),
     "ntool-processor-v1",  # the schema of processor.json
+    "image-text",  # the form of a package
 }
 """Words with dashes in these modules that are no codes."""
 NOTING = {

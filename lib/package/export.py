@@ -3,8 +3,6 @@ folder."""
 
 from __future__ import annotations
 
-import json
-import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,9 +10,7 @@ from typing import Any
 
 from onnx import TensorProto
 
-from ..checkpoint.folder import read_small
 from ..checkpoint.kept_open import kept_open
-from ..checkpoint.paths import read_inside
 from ..checkpoint.tensor import Checkpoint
 from ..checkpoint.writer import (
     DataFile,
@@ -27,14 +23,14 @@ from ..checkpoint.writer import (
     write_bytes,
     write_file,
 )
-from ..errors import InputError, SourceNotFound, Unsupported, UsageProblem
+from ..errors import SourceNotFound, Unsupported, UsageProblem
 from ..families import find, gguf
 from ..graph.builder import IR_VERSION, OPSET, Graph
 from ..graph.external import point_at
 from ..graph.standard import foreign_nodes
 from ..numeric.convert import Band, Tally, convert, narrows
-from ..text.tokenizer import MAX_BYTES, Tokenizer, load
 from . import layout, manifest
+from .beside import as_json, assets, special_tokens
 from .bindings import Binding, Bindings
 from .model import READINGS, Model, Wishes, open_model
 
@@ -43,8 +39,6 @@ DTYPES = {"f32": TensorProto.FLOAT, "f16": TensorProto.FLOAT16, "bf16": TensorPr
 PROVIDERS = ("default", "cpu", "cuda", "onnx-standard")
 """Execution providers that a package can be meant for. Graphs for `default` and `onnx-standard` use
 standard operators alone; whether others do is the family's business."""
-STANDARD = ("default", layout.ANY_EP)
-"""Those for which graphs are checked to have no other operators."""
 
 
 @dataclass
@@ -150,7 +144,7 @@ def plan(
         raise UsageProblem("--shard-size", found=f"{limit} bytes", expected=expected)
     notes: list[str] = []
     model.defaults()  # refuses what it cannot use, in a dry run too
-    tokens = _special_tokens(checkpoint, family, model, dry_run, notes)
+    tokens = special_tokens(checkpoint, family, model, dry_run, notes)
     chosen = named or list(model.components)
     codes: dict[str, str] = {}
     for name in model.components:
@@ -174,7 +168,7 @@ def plan(
             components.append(component)
     made = Plan(checkpoint, family, model, components, tokens, provider, notes, every)
     _refuse_unknown(made)
-    if provider in STANDARD:
+    if provider in layout.STANDARD_EPS:
         for component in components:
             refuse_foreign(made, component)
     return made
@@ -253,8 +247,8 @@ def write(
             write_bytes(target / layout.GRAPH, graph_bytes(plan, component))
         for name, content in assets(plan).items():
             write_bytes(folder / name, content)
-        write_bytes(folder / layout.REPORT, _json(manifest.weight_report(plan)))
-        write_bytes(folder / layout.MANIFEST, _json(manifest.package(plan)))
+        write_bytes(folder / layout.REPORT, as_json(manifest.weight_report(plan)))
+        write_bytes(folder / layout.MANIFEST, as_json(manifest.package(plan)))
 
 
 def graph_bytes(plan: Plan, component: Component) -> bytes:
@@ -262,39 +256,6 @@ def graph_bytes(plan: Plan, component: Component) -> bytes:
     model = component.graph.model(manifest.graph_metadata(plan, component))
     point_at(model, component.placed)
     return model.SerializeToString(deterministic=True)
-
-
-def assets(plan: Plan) -> dict[str, bytes]:
-    """Tokenizer files byte for byte, and processor.json; path in the package -> content.
-
-    Raises:
-        SourceNotFound: the checkpoint lacks a tokenizer file that prompts need.
-        InputError: a file that leads outside of the checkpoint, is not regular, or is too large.
-    """
-    files = {}
-    known, required = layout.tokenizer_files(plan.family.NAME)
-    for name in known:
-        raw = _small_file(plan.checkpoint, name)
-        if raw is not None:
-            files[f"{layout.TOKENIZER}/{name}"] = raw
-        elif name in required:
-            raise SourceNotFound(f"{plan.checkpoint.source}: tokenizer file '{name}' is missing")
-    processor = plan.model.processor()
-    if processor is not None:
-        files[layout.PROCESSOR] = _json(processor)
-    return files
-
-
-def _small_file(checkpoint: Checkpoint, name: str) -> bytes | None:
-    """A file beside the weights; None where there is none."""
-    folder = checkpoint.folder
-    if folder.local:
-        return read_inside(checkpoint.root, name, MAX_BYTES)
-    return read_small(folder, name, MAX_BYTES) if folder.exists(name) else None
-
-
-def _json(value: Any) -> bytes:
-    return (json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
 
 
 def parse_dtypes(pairs: Iterable[str]) -> dict[str, str]:
@@ -322,45 +283,6 @@ def _entry(checkpoint: Checkpoint, b: Binding, component: Component) -> Entry:
             yield from convert(stored, tensor.dtype, b.dtype, tensor.name, tally)
 
     return Entry(b.name, b.dtype, b.shape, b.nbytes, bands)
-
-
-def _special_tokens(
-    checkpoint: Checkpoint, family: Any, model: Model, dry_run: bool, notes: list[str]
-) -> dict[str, int]:
-    names = model.special_tokens
-    known, required = layout.tokenizer_files(family.NAME)
-    missing = [n for n in required if not checkpoint.folder.exists(n)]
-    if missing and dry_run:
-        notes.append(
-            f"no {', '.join(missing)}: token ids stay open in this dry run; an export needs them"
-        )
-        return dict.fromkeys(names, 0)
-    if missing:
-        raise SourceNotFound(f"{checkpoint.source}: tokenizer file '{missing[0]}' is missing")
-    if not names:
-        return {}
-    tokenizer = _tokenizer(checkpoint, known)
-    ids = {name: tokenizer.id(name) for name in names}
-    for name, i in ids.items():
-        if i >= model.vocab_size:
-            raise InputError(
-                f"{checkpoint.source}: token '{name}': id",
-                found=i,
-                expected=f"< vocab_size {model.vocab_size}",
-            )
-    return ids
-
-
-def _tokenizer(checkpoint: Checkpoint, files: Iterable[str]) -> Tokenizer:
-    """The checkpoint's tokenizer; that of a remote one is fetched into a folder that goes again."""
-    if checkpoint.folder.local:
-        return load(checkpoint.root)
-    with tempfile.TemporaryDirectory() as folder:
-        for name in files:
-            raw = _small_file(checkpoint, name)
-            if raw is not None:
-                (Path(folder) / name).write_bytes(raw)
-        return load(folder)
 
 
 def _refuse_unknown(plan: Plan) -> None:

@@ -29,6 +29,8 @@ SHARD_NBYTES = 5_000_000_000
 """Largest data file, unless a family or the user says otherwise."""
 ANY_EP = "onnx-standard"
 """`execution_provider` of graphs of standard operators, for any runtime."""
+STANDARD_EPS = ("default", ANY_EP)
+"""Providers for which graphs have standard operators alone, and are checked to have no others."""
 OPTIONAL_FILES = (
     "README.md",
     "LICENSE",

@@ -54,6 +54,32 @@ def manifest_of(package: Path) -> dict[str, Any]:
 # -- packages run ---------------------------------------------------------------------------------
 
 
+def test_left_padding(exported: Export) -> None:
+    """Rows of 19 and 12 tokens; values at padding are nobody's business (Q14, Q15)."""
+    p = Packaged(exported("text"))
+    g, steps = golden("text", "leftpad_prefill"), golden("text", "leftpad_decode")
+    mask = g["attention_mask"]
+    out = p.call(g["input_ids"], mask, g["position_ids"], p.start(2))
+    assert all(np.isfinite(v).all() for v in out.values())
+    for step in range(4):
+        want = g if step == 0 else beginning(steps, f"step{step}.")
+        if step:
+            mask = want["attention_mask"]
+            out = p.call(want["input_ids"], mask, want["position_ids"], p.after(out))
+        for name, array in want.items():
+            if name not in out:
+                continue
+            found, real = out[name], mask.astype(bool)
+            if name == "logits":
+                real = real[:, -array.shape[1] :]
+                found, array = found[real], array[real]
+            elif array.ndim == 4 and name.endswith((".key", ".value")):
+                found, array = (v.transpose(0, 2, 1, 3)[real] for v in (found, array))
+            elif name.endswith(".index_key"):
+                found, array = found[real], array[real]
+            assert deviation(found, array, 1e-3) < 0.05, (step, name)
+
+
 def test_text_prefill_and_six_steps_from_the_manifest_alone(exported: Export) -> None:
     p = Packaged(exported("text"))
     g, steps = golden("text", "prefill"), golden("text", "decode")
@@ -82,6 +108,15 @@ def test_each_type_against_its_own_golden(exported: Export, dtype: str) -> None:
         mask = np.ones((1, at), np.int64)
         out = p.call(token, mask, plain_positions(at - 1, 1), p.after(out))
         assert farthest(out, beginning(g, f"step{step}."), tolerance) < (0.5, "")
+
+
+def test_the_fused_experts_give_the_same_numbers(exported: Export) -> None:
+    """Q24: one operator a layer in place of the Scan, the same interface."""
+    package = exported("text", "--ep", "cpu")
+    assert manifest_of(package)["cache"] == manifest_of(exported("text"))["cache"]
+    p, g = Packaged(package), golden("text", "prefill")
+    out = p.call(g["input_ids"], g["attention_mask"], g["position_ids"], p.start(1))
+    assert farthest(out, g, 1e-3) < (0.05, "")
 
 
 @pytest.mark.parametrize(

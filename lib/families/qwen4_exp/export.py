@@ -21,7 +21,7 @@ from ...fp8.pairs import Pairs
 from ...fp8.settings import read_settings
 from ...graph.builder import NARROW, Graph, WeightSource
 from ...package.bindings import Binding
-from ...package.layout import ANY_EP
+from ...package.layout import ANY_EP, STANDARD_EPS
 from ...package.model import READINGS, Wishes, usual_dtype
 from . import COMPONENTS, NAME, SEMANTIC_REFERENCE, manifest
 from .config import Qwen4ExpConfig, read_config
@@ -37,8 +37,6 @@ from .weights import HEAD, check, check_tied, renamed
 SHARD_NBYTES, MOST_SHARD_NBYTES = 1 << 30, 5_000_000_000
 """Bytes of a data file by default, and at most; a larger tensor has its own."""
 PREPROCESSOR = "preprocessor_config.json"
-STANDARD = ("default", ANY_EP)
-"""Providers for which experts are a Scan of standard operators; the others have a fused one."""
 LOWERING = "blocked"
 """How the decoder spells FP8 matrices, see graph/fp8.py."""
 
@@ -141,8 +139,8 @@ class Qwen4Exp:
         return embedding(c.text.V, c.text.H, c.image_token_id, c.video_token_id, weights, dtype)
 
     def _decoder(self, weights: WeightSource, dtype: int) -> Graph:
-        # codes stay codes only in standard operators
-        standard = self.fp8 or self.wishes.provider in STANDARD
+        # experts are a Scan, or one fused operator; codes stay codes only in standard operators
+        standard = self.fp8 or self.wishes.provider in STANDARD_EPS
         return decoder(
             self.config.text,
             weights,
