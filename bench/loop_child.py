@@ -28,13 +28,14 @@ inside = [0.0, 0.0, 0.0]
 
 
 class Timed:
-    """An InferenceSession whose two ways to run are timed. Everything around them counts as ours,
+    """An InferenceSession whose ways to run are timed. Everything around them counts as ours,
     binding included."""
 
     def __init__(self, session: Any) -> None:
         self.io_binding = session.io_binding
         self.run = timing(session.run)
         self.run_with_iobinding = timing(session.run_with_iobinding)
+        self.run_with_ort_values = timing(session.run_with_ort_values)
 
 
 def timing(run: Callable[..., Any]) -> Callable[..., Any]:

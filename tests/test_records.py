@@ -390,7 +390,7 @@ def test_delimited_shows_one_kind_and_hands_problems_aside() -> None:
 def test_delimited_without_rows_has_its_header() -> None:
     out = io.StringIO()
     Delimited(out, "token", "\t", None).close()
-    assert out.getvalue() == "index\tid\ttext\n"
+    assert out.getvalue() == "index\tid\ttext\trow\n"
 
 
 def test_file_read_line_by_line(tmp_path: Path) -> None:

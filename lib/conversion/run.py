@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import threading
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ..checkpoint.tensor import Checkpoint
-from ..checkpoint.writer import DataFile, check_output, check_space, write_bytes, write_data
+from ..checkpoint.writer import DataFile, check_output, check_space, write_data
 from ..errors import InputError, SourceNotFound, Unsupported, UsageProblem
 from ..families.gguf import refuse_payload
 from .plan import CONFIG, INDEX, REPORT, Plan, read_beside
@@ -259,9 +258,7 @@ def _write(
             for name, make in plan.companions.get(shard.name, {}).items():
                 work.write_companion(name, make())
             measured = {e.name: statistics[e.name] for e in shard.entries if e.name in statistics}
-            done = work.done / shard.name
-            done.unlink(missing_ok=True)
-            write_bytes(done, json.dumps(measured).encode())
+            work.note(shard.name, measured)
             (work.data / shard.name).parent.mkdir(parents=True, exist_ok=True)
             os.rename(temporary, work.data / shard.name)
         except BaseException:

@@ -113,7 +113,15 @@ class Work:
 
     def write_companion(self, name: str, content: bytes) -> None:
         """A small file of the output, whole or not at all; written again it is replaced."""
-        path, temporary = self.data / name, self.temporary(name)
+        self._replace(self.data / name, self.temporary(name), content)
+
+    def note(self, name: str, measured: dict[str, Any]) -> None:
+        """What was measured while a shard was written; two processes may write the same one."""
+        self._replace(
+            self.done / name, self.temporary(f"done/{name}"), json.dumps(measured).encode()
+        )
+
+    def _replace(self, path: Path, temporary: Path, content: bytes) -> None:
         temporary.unlink(missing_ok=True)
         write_bytes(temporary, content)
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -111,7 +111,7 @@ def test_the_published_repository_passes(tmp_path: Path) -> None:
     checkpoint = open_checkpoint(str(write_fp8_full(tmp_path / "full")))
     assert len(checkpoint.tensors) == 152_089
     weights.check(checkpoint, read_config(checkpoint.config), text_only=True)
-    name = "model.language_model.layers.47.mlp.experts.511.down_proj.weight"
-    checkpoint.tensors[name] = checkpoint.tensors[name]._replace(shape=(2560, 641))
-    with pytest.raises(InputError, match=r"47\.mlp\.experts\.511\.down_proj.*\[2560, 641\]"):
+    name = "model.language_model.layers.47.mlp.gate.weight"
+    checkpoint.tensors[name] = checkpoint.tensors[name]._replace(shape=(512, 2561))
+    with pytest.raises(InputError, match=r"47\.mlp\.gate\.weight.*\[512, 2561\]"):
         weights.check(checkpoint, read_config(checkpoint.config), text_only=True)
