@@ -295,6 +295,7 @@ def printed_by(commands: list[str], folder: Path, env: dict[str, str]) -> list[l
 def test_examples_print_what_is_shown(page: Path, tmp_path: Path, shell: dict[str, str]) -> None:
     text = page.read_text(encoding="utf-8")
     examples = [example for commands in blocks(text) for example in commands]
+    (tmp_path / "tests").symlink_to(ROOT / "tests")  # some show what the tests' checkpoints give
     found = printed_by([command for command, _ in examples], tmp_path, shell)
     wrong = []
     for (command, shown), printed in zip(examples, found, strict=False):
