@@ -81,6 +81,7 @@ def test_left_padding(exported: Export) -> None:
 
 
 def test_text_prefill_and_six_steps_from_the_manifest_alone(exported: Export) -> None:
+    """Q36."""
     p = Packaged(exported("text"))
     g, steps = golden("text", "prefill"), golden("text", "decode")
     out = p.call(g["input_ids"], g["attention_mask"], g["position_ids"], p.start(1))

@@ -137,6 +137,19 @@ def test_the_token_of_videos_is_named_and_nothing_else_of_them(exported: Export)
     assert manifest["workflow"]["positions"]["image_token_id"] == config["image_token_id"]
 
 
+def test_no_metadata_of_another_runtime(exported: Export) -> None:
+    """Q35: the schema of GenAI runtimes has no words for n-gram ids, four axes of positions and
+    states of several kinds, so no file of theirs is written, whole or in part."""
+    package = exported("image-text")
+    components = {f"{c}/{n}" for c in manifest_of(package)["components"]
+                  for n in ("model.onnx", "model.safetensors")}  # fmt: skip
+    beside = {"package.json", "processor.json", "weight-loading-report.json"}
+    files = {p.relative_to(package).as_posix() for p in package.rglob("*") if p.is_file()}
+    assert files == components | beside
+    for name in beside:
+        assert "genai" not in (package / name).read_text().lower()
+
+
 def test_packages_without_tokenizer_and_processor(exported: Export) -> None:
     manifest = manifest_of(exported("text"))
     assert manifest["tokenizer"] is None and manifest["processor"] is None

@@ -317,7 +317,7 @@ def test_without_the_vision_encoder(packages: Path, tmp_path: Path, ntool) -> No
 def test_image_tokens_are_counted(
     packages: Path, tmp_path: Path, ntool, monkeypatch, ids, images: int, code: int, words: str
 ) -> None:
-    """Before anything runs: no session is made."""
+    """Q28, Q31: before anything runs; no session is made."""
     from ntool.lib.families.qwen4_exp import pipeline
 
     package = exported(ntool, packages, "image-text")

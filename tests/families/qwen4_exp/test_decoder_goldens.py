@@ -70,6 +70,8 @@ def text() -> Decoder:
 
 @pytest.mark.parametrize(("run", "steps"), [("", 6), ("leftpad_", 3), ("short_", 6)])
 def test_text(text: Decoder, run: str, steps: int) -> None:
+    """Q12: attention is dense under the mask of the selected tokens, across the boundary where the
+    selection begins. Q33: all four channels of the history."""
     g = golden(f"text/golden/{run}prefill")
     outputs, state = text.call(g, None)
     check_all(outputs, g)
@@ -202,6 +204,7 @@ def text_config(**changes: Any) -> Text:
 @pytest.mark.parametrize("fused", [False, True], ids=["standard", "fused"])
 @pytest.mark.parametrize("case", MOE, ids=lambda case: case["name"])
 def test_experts_alone(case: dict[str, Any], fused: bool) -> None:
+    """Q23: one and all experts chosen, width 1, ties, saturation, without normalisation too."""
     g = scoped(golden("moe/moe"), case["name"])
     rows = g["x"].reshape(-1, g["x"].shape[-1])
     c = text_config(
@@ -240,6 +243,7 @@ KINDS = {"fp32": FLOAT, "fp16": FLOAT16, "bf16": BFLOAT16}
 
 @pytest.mark.parametrize("name", KINDS)
 def test_silu_of_long_tails(name: str) -> None:
+    """Q20: no NaN in any type, and 16 bits exactly."""
     g = scoped(golden("silu/boundary"), name)
     graph = Graph("silu", rounded=True)
     x, up = (graph.input(n, KINDS[name], ["n"]) for n in ("x", "up"))

@@ -100,6 +100,7 @@ def expert_scans(m: onnx.ModelProto) -> list[tuple[onnx.NodeProto, onnx.GraphPro
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("text_only", [True, False], ids=["ids", "embeddings"])
 def test_checker_and_strict_inference(how: str, dtype: str, text_only: bool) -> None:
+    """Q45."""
     m = model(SMALL, TYPES[dtype], **embedded(text_only), **HOW[how])
     inline(m)
     onnx.checker.check_model(m, full_check=True)
@@ -119,6 +120,7 @@ def inline(m: onnx.ModelProto) -> None:
 @pytest.mark.parametrize("name", ["text", "image-text", "text-half", "text-fp8"])
 @pytest.mark.parametrize("dtype", TYPES)
 def test_standard_operators_alone(name: str, dtype: str) -> None:
+    """Q25, on what the builder makes."""
     m = model(config_of(name), TYPES[dtype], fp8=name == "text-fp8", text_only=name != "image-text")
     assert [(o.domain, o.version) for o in m.opset_import] == [("", OPSET)]
     assert not m.functions
@@ -158,7 +160,8 @@ def test_nodes_do_not_grow_with_experts(fp8: bool, dtype: str) -> None:
 @pytest.mark.parametrize("how", ["dense", "fp8", "fp8-bf16"])
 @pytest.mark.parametrize("dtype", TYPES)
 def test_one_scan_over_experts(how: str, dtype: str) -> None:
-    """Q17, Q18, Q20 to Q22: it carries the accumulator [rows, H] in T alone and has no scan
+    """Q17, Q18, Q19 (its matrices are views of the banks, not copies that a Gather makes), Q20 to
+    Q22: it carries the accumulator [rows, H] in T alone and has no scan
     outputs; an If skips experts without rows; exactly two products, in T."""
     T, H = TYPES[dtype], SMALL["hidden_size"]
     m = model(SMALL, T, **HOW[how])
@@ -281,7 +284,7 @@ def test_rounded_arithmetic_has_16_bits_nowhere_but_in_moves(dtype: str) -> None
 
 
 def test_one_dense_shard_at_a_time() -> None:
-    """Each shard's DequantizeLinear depends on the gather from the one before."""
+    """Q46: each shard's DequantizeLinear depends on the gather from the one before."""
     g = model(SMALL, fp8=True).graph
     maker = {o: n for n in g.node for o in n.output}
     users: dict[str, list[onnx.NodeProto]] = {}
@@ -359,6 +362,7 @@ def ports(values: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("dtype", ["FLOAT", "FLOAT16", "BFLOAT16"])
 @pytest.mark.parametrize("how", HOW)
 def test_interface(dtype: str, text_only: bool, how: str) -> None:
+    """Q32: names, shapes and types."""
     m = model(SMALL, TensorProto.DataType.Value(dtype), **embedded(text_only), **HOW[how])
     inputs, outputs = interface(dtype)
     tokens: dict[str, Any] = {"input_ids": (I64, [B, S])}

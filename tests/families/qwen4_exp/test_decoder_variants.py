@@ -172,6 +172,7 @@ def test_option_of_shapes(name: str, shapes: dict[str, tuple[int, ...]]) -> None
 
 
 def test_biases_are_added() -> None:
+    """Q2: `attention_bias` is implemented, not ignored."""
     values = config(attention_bias=True)
     d, weights = pair(values)
     stored = weights.widened()
@@ -311,6 +312,7 @@ def test_a_padded_prompt_in_several_calls(
 def test_rows_of_a_padded_batch_are_those_of_each_alone(
     base: tuple[Decoder, R.Decoder],
 ) -> None:
+    """Q15: also the numbers of blocks."""
     d, reference = base
     lengths = [30, 17, 3]
     g = inputs(lengths)
@@ -360,6 +362,19 @@ def test_a_call_of_one_token_masks_nothing(base: tuple[Decoder, R.Decoder]) -> N
     for role in ("0.conv_state", "0.recurrent_state", "0.ple_conv_state", "0.ple_context"):
         np.testing.assert_array_equal(found[f"present.{role}"], plain[f"present.{role}"])
     assert deviation(found["present.2.conv_state"][1], plain["present.2.conv_state"][1]) > IGNORED
+
+
+def test_channel_zero_changes_nothing(base: tuple[Decoder, R.Decoder]) -> None:
+    """Q33: it is kept in the history, and no number depends on it."""
+    d, _ = base
+    first = CALLS[0]
+    moved = first["position_ids"].copy()
+    moved[0] += 7
+    plain, found = d.call(first, None)[0], d.call(first | {"position_ids": moved}, None)[0]
+    history = "present_position_ids"
+    np.testing.assert_array_equal(found[history][0], plain[history][0] + 7)
+    for name in plain.keys() - {history}:
+        np.testing.assert_array_equal(found[name], plain[name])
 
 
 def test_embeddings_and_ids_of_ngrams_are_independent() -> None:

@@ -41,6 +41,7 @@ def some(count: int) -> np.ndarray:
 
 @pytest.mark.parametrize("prefix", ["", "empty."])
 def test_recorded_values(prefix: str) -> None:
+    """Q27: also without features."""
     golden = load_case("image-text").golden("embedding")
     found = run(golden[f"{prefix}input_ids"], golden[f"{prefix}image_features"])
     np.testing.assert_array_equal(found, golden[f"{prefix}inputs_embeds"])
@@ -82,6 +83,7 @@ def test_features_fill_the_rows_of_a_batch_in_order(level: ort.GraphOptimization
 
 @pytest.mark.parametrize("level", LEVELS)
 def test_without_features_every_token_keeps_its_row(level: ort.GraphOptimizationLevel) -> None:
+    """Q27."""
     ids = np.array([[1, IMAGE, 2], [IMAGE, IMAGE, 3]])
     np.testing.assert_array_equal(run(ids, some(0), level), words()[ids])
 
@@ -94,7 +96,7 @@ COUNTS = [(13, 14), (15, 14), (1, 14), (28, 14), (1, 0), (2, 0), (1, 2), (3, 2)]
 def test_another_number_of_features_fails(
     given: int, wanted: int, level: ort.GraphOptimizationLevel
 ) -> None:
-    """The message has both numbers, in one row and spread over a batch."""
+    """Q28: the message has both numbers, in one row and spread over a batch."""
     for rows in (1, 2):
         ids = np.full((rows, 40), 9)
         ids.reshape(-1)[3 : 3 + wanted * 2 : 2] = IMAGE
@@ -107,6 +109,7 @@ def test_another_number_of_features_fails(
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("count", [1, 2, 6])
 def test_a_video_token_fails(count: int, level: ort.GraphOptimizationLevel) -> None:
+    """Q29."""
     for features in (0, 2):
         ids = np.full((2, 6), 9)
         ids[0, :2] = IMAGE
@@ -117,7 +120,7 @@ def test_a_video_token_fails(count: int, level: ort.GraphOptimizationLevel) -> N
 
 @pytest.mark.parametrize("level", LEVELS)
 def test_the_guard_comes_before_the_table_is_read(level: ort.GraphOptimizationLevel) -> None:
-    """A video token beyond the vocabulary: the Gather would fail here, and not on every provider.
+    """Q29: a video token beyond the vocabulary: here the Gather would fail, not on all providers.
 
     The Reshape is what has to fail, with ids that the Gather can take.
     """

@@ -67,6 +67,7 @@ def test_a_row_of_padding_alone() -> None:
 
 
 def test_runs_and_pictures_must_agree() -> None:
+    """Q31."""
     run = [[99, IMAGE, IMAGE, 100, 5]]
     mask = np.ones((1, 5))
     with pytest.raises(InputError, match=r"picture 0: image tokens: found 2, expected 4 .*1x2x2"):
