@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from ..families import MODULES
+from ..families import EXPORTED, MODULES
 
 SCHEMA = "ntool-package/1"
 REPORT_SCHEMA = "ntool-weight-loading-report/1"
@@ -14,6 +14,8 @@ WEIGHTS = "weights"
 REPORT = "weight-loading-report.json"
 SUMS = "SHA256SUMS"
 PROCESSOR = "processor.json"
+PREPROCESSOR, GENERATION = "preprocessor_config.json", "generation_config.json"
+"""Of a checkpoint: how pictures become input, and how text is continued."""
 TOKENIZER = "tokenizer"
 GRAPH = "model.onnx"
 TOKENIZER_FILES = (
@@ -43,6 +45,14 @@ OPTIONAL_FILES = (
 """What people and the Hub put beside a package; nothing of it is read by a runtime."""
 BOOKKEEPING = (".cache", ".git")
 """Folders that download tools keep in a package folder."""
+
+
+def beside_weights() -> list[str]:
+    """Every file beside weights and config.json that an export of some family reads."""
+    names = {GENERATION, PREPROCESSOR}
+    for family in EXPORTED:
+        names |= set(tokenizer_files(family)[0])
+    return sorted(names)
 
 
 def tokenizer_files(family: str | None) -> tuple[tuple[str, ...], tuple[str, ...]]:

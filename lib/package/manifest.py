@@ -16,6 +16,7 @@ from ..census import schema_hash
 from ..checkpoint.onnx_types import type_name
 from ..graph.builder import IR_VERSION, OPSET, Value
 from . import layout
+from .beside import tokenizer_names
 from .bindings import DTYPES
 
 if TYPE_CHECKING:
@@ -53,8 +54,7 @@ def package(plan: Plan) -> dict[str, Any]:
             what: [p for p in ports if p.split(".")[0] in names]
             for what, ports in workflow["inputs"].items()
         }
-    known, _ = layout.tokenizer_files(plan.family.NAME)
-    tokenizer = any(plan.checkpoint.folder.exists(name) for name in known)
+    tokenizer = bool(tokenizer_names(plan.checkpoint, plan.family))
     made = {
         "schema": layout.SCHEMA,
         "family": plan.family.NAME,

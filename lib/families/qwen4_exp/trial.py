@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from ...errors import InputError
 from ...package.package import Package
 from ...package.small_run import Sizes, Watched, noise, port
 from ...runtime.arrays import Arrays
@@ -65,7 +66,8 @@ def _vision_encoder(manifest: dict[str, Any], c: dict[str, Any]) -> tuple[Arrays
 def _embedding(manifest: dict[str, Any], c: dict[str, Any]) -> tuple[Arrays, Sizes]:
     B, S, n = c["batch"], c["sequence"], c["image_tokens"]
     ids = _words(manifest, B, S)
-    ids[0, 1 : 1 + n] = manifest["workflow"]["positions"]["image_token_id"]
+    if n:
+        ids[0, 1 : 1 + n] = _image_token(manifest)
     declared = port(manifest, "embedding", "image_features")
     features = noise(n, declared["shape"][1], dtype=declared["dtype"])
     sizes = {"batch": B, "sequence": S, "image_tokens": n}
@@ -91,6 +93,13 @@ _MAKERS: dict[str, Callable[[dict[str, Any], dict[str, Any]], tuple[Arrays, Size
     "embedding": _embedding,
     "decoder": _decoder,
 }
+
+
+def _image_token(manifest: dict[str, Any]) -> int:
+    image = manifest["workflow"]["positions"]["image_token_id"]
+    if image is None:
+        raise InputError("workflow.positions.image_token_id", found=None, expected="an id")
+    return int(image)
 
 
 def _words(manifest: dict[str, Any], batch: int, sequence: int) -> np.ndarray:
