@@ -46,8 +46,17 @@ def verify_package(
             "--against", metavar="SOURCE", help="Compare every weight with this checkpoint."
         ),
     ] = None,
+    golden: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--golden",
+            metavar="[COMPONENT=]FILE",
+            help="Compare with expected outputs: arrays, a prefix file, a PNG with its recipe. "
+            "May be repeated.",
+        ),
+    ] = None,
     no_run: Annotated[
-        bool, typer.Option("--no-run", help="Load and run nothing (skips run.*).")
+        bool, typer.Option("--no-run", help="Load and run nothing (skips run.* and golden.*).")
     ] = False,
     write_manifest: Annotated[
         bool, typer.Option("--write-manifest", help="Write SHA256SUMS if all checks hold.")
@@ -72,6 +81,7 @@ def verify_package(
     from ..lib.package import sums, verify
     from ..lib.package.checks.subject import Options, Subject
     from ..lib.package.checks.weights import open_source
+    from ..lib.package.golden_file import open_goldens
 
     if write_manifest and manifest:
         raise UsageProblem("--write-manifest with --manifest", expected="one of them")
@@ -79,6 +89,10 @@ def verify_package(
     named = {i for i in ids if i in (check or ())}
     if "weights.values" in named and against is None:
         raise UsageProblem("--check weights.values", expected="--against SOURCE with it")
+    if "golden.values" in named and not golden:
+        raise UsageProblem("--check golden.values", expected="--golden FILE with it")
+    if golden and "golden.values" not in ids:
+        raise UsageProblem("--golden", found="a selection without golden.values", expected="it too")
     if write_manifest:
         named.discard("data.hash")  # there is no list before it is written
     standard_only |= "graph.standard" in named
@@ -87,13 +101,14 @@ def verify_package(
     with console.stream(main="check", source=package, format="package") as out:
         options = Options(standard_only, against, manifest, write_manifest)
         subject = Subject(package, options)
-        if any(i.startswith("run.") for i in ids):
+        if any(i.startswith(verify.RUNNING) for i in ids):
             from ..lib.runtime.session import resolve_device
 
             options.device = resolve_device(device, console.note)
         if manifest and not os.path.exists(manifest):
             raise SourceNotFound(f"--manifest {manifest}: no such file")
         open_source(subject)
+        options.goldens = open_goldens(golden or (), [p.name for p in subject.parts])
         for check_id, finding in verify.verify(subject, ids, named):
             tally.add(check_id, finding)
             if finding.warning:
