@@ -51,7 +51,7 @@ def fed(
             dtype, shape = ports.inputs[name]
             _fit(file, file.tensors[source], dtype, shape, sizes)
     missing = []
-    for name, (dtype, shape) in ports.inputs.items():
+    for name, (dtype, _) in ports.inputs.items():
         source = sources[name]
         if source is not None:
             feeds[name] = as_type(file.read(source), dtype)
@@ -68,9 +68,7 @@ def fed(
     return feeds, missing
 
 
-def _source(
-    file: ArrayFile, component: str, name: str, manifest: Mapping[str, Any]
-) -> str | None:
+def _source(file: ArrayFile, component: str, name: str, manifest: Mapping[str, Any]) -> str | None:
     """The tensor that feeds a port: of its name, or of another port that gets the same value."""
     if name in file.tensors:
         return name
@@ -82,9 +80,7 @@ def _source(
     return None
 
 
-def _fit(
-    file: ArrayFile, t: Tensor, dtype: str, shape: Shape, sizes: dict[str, int]
-) -> None:
+def _fit(file: ArrayFile, t: Tensor, dtype: str, shape: Shape, sizes: dict[str, int]) -> None:
     """Refuse a tensor that is none for its port; remember the lengths of symbolic dimensions."""
     what = f"{file.path}: tensor '{t.name}'"
     expected = f"{dtype} [{', '.join('n' if d is None else str(d) for d in shape)}]"

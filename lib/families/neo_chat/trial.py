@@ -242,7 +242,8 @@ def replay(package: Package, sessions: dict[str, Session], given: Arrays) -> Arr
     """What a prefix file holds, made again of its tokens: `logits`, `past.I.key`, `past.I.value`.
 
     Args:
-        given: `token_ids` [1, S], `position_ids` [3, S], and `logits` [1, kept, V] for their number.
+        given: `token_ids` [1, S], `position_ids` [3, S], and `logits` [1, kept, V], of which only
+            the number counts.
     Raises:
         InputError: arrays that are none of a prefix file.
         SourceNotFound: the package lacks components.
@@ -264,7 +265,17 @@ def replay(package: Package, sessions: dict[str, Session], given: Arrays) -> Arr
     return {"logits": start.logits, **start.cache}
 
 
-_DRAWN = ("width", "height", "steps", "cfg", "img_cfg", "cfg_norm", "cfg_interval", "shift", "t_eps")
+_DRAWN = (
+    "width",
+    "height",
+    "steps",
+    "cfg",
+    "img_cfg",
+    "cfg_norm",
+    "cfg_interval",
+    "shift",
+    "t_eps",
+)
 """What a recipe says of the sampler."""
 
 
