@@ -1,7 +1,7 @@
 """Which components a file of ports is about, and the arrays that they are fed.
 
-What a file leaves out is filled only where package.json says with what: state before the first
-token, a value that feeds several ports, features of no picture.
+What a file leaves out is filled only where package.json says with what (state before the first
+token, a value that feeds several ports) or the family does (features of no picture).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def fed(
 
     Args:
         manifest: package.json, {} without one; valid by the schema.
-        implied: `implied` of the family's trial module: an input that other arrays decide, or None.
+        implied: `implied` of the family's trial module, or None: an input that need not be given.
     Raises:
         InputError: a tensor that does not fit its port, or dimensions of one name that differ;
             names file, tensor, found and expected.
@@ -51,20 +51,19 @@ def fed(
             dtype, shape = ports.inputs[name]
             _fit(file, file.tensors[source], dtype, shape, sizes)
     missing = []
-    for name, (dtype, _) in ports.inputs.items():
+    for name, (dtype, shape) in ports.inputs.items():
         source = sources[name]
         if source is not None:
             feeds[name] = as_type(file.read(source), dtype)
             continue
         value = _initial(component, name, dtype, sizes, manifest)
-        if value is None:
-            value = _nothing(component, name, ports, manifest)
         if value is None and implied is not None:
-            value = implied(component, name, {k: t.shape for k, t in file.tensors.items()})
+            given = {k: t.shape for k, t in file.tensors.items()}
+            value = implied(component, name, shape, given)
         if value is None:
             missing.append(name)
         else:
-            feeds[name] = value
+            feeds[name] = as_type(value, dtype)
     return feeds, missing
 
 
@@ -138,25 +137,6 @@ def _initial(
             raise InputError(f"{component}: state '{name}'", found=shape, expected=MAX_ELEMENTS)
         return np.full(shape, e.get("initial", 0), _numpy(dtype))
     return None
-
-
-def _nothing(
-    component: str, name: str, ports: Ports, manifest: Mapping[str, Any]
-) -> NDArray[Any] | None:
-    """A value of length 0 for what another component makes along an axis of its own: features of no
-    picture."""
-    edges = (manifest.get("workflow") or {}).get("edges") or ()
-    if not any(
-        e["to"] == f"{component}.{name}" and e["from"].partition(".")[0] != component for e in edges
-    ):
-        return None
-    dtype, shape = ports.inputs[name]
-    if not shape or not isinstance(shape[0], str):
-        return None
-    elsewhere = {d for n, (_, s) in ports.inputs.items() if n != name for d in s}
-    if shape[0] in elsewhere or any(not isinstance(d, int) for d in shape[1:]):
-        return None
-    return np.zeros((0, *(d for d in shape[1:] if isinstance(d, int))), _numpy(dtype))
 
 
 def real_elements(

@@ -16,7 +16,7 @@ import numpy as np
 
 from ...errors import InputError, Unsupported
 from ...package.package import Package
-from ...package.small_run import Sizes, Watched, noise, port
+from ...package.small_run import Sizes, Watched, noise, nothing, port
 from ...runtime.arrays import Arrays
 from ...runtime.session import Session
 from . import draw, jobs
@@ -226,15 +226,20 @@ def _two_steps(trial: _Trial, prefix: Any, found: list[tuple[str, str]]) -> None
 # -- goldens --------------------------------------------------------------------------------------
 
 
-def implied(component: str, name: str, shapes: Mapping[str, Sequence[int]]) -> np.ndarray | None:
-    """An input that the other arrays of a golden decide: of how many tokens there are logits.
+def implied(
+    component: str, name: str, shape: Sequence[Any], given: Mapping[str, Sequence[int]]
+) -> np.ndarray | None:
+    """An input that a golden need not have: of how many tokens there are logits, and the features
+    of no picture.
 
     Args:
-        shapes: of the golden's tensors.
+        shape: what the input declares. given: shapes of the golden's tensors.
     """
+    if (component, name) == ("embedding", "image_features"):
+        return nothing(shape)
     if (component, name) != ("decoder", "logits_to_keep"):
         return None
-    logits = shapes.get("logits", (1, 1, 1))
+    logits = given.get("logits", (1, 1, 1))
     return np.array([logits[1] if len(logits) == 3 else 1], np.int64)
 
 

@@ -7,14 +7,14 @@ cached tokens and new ones.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from ...errors import InputError
 from ...package.package import Package
-from ...package.small_run import Sizes, Watched, noise, port
+from ...package.small_run import Sizes, Watched, noise, nothing, port
 from ...runtime.arrays import Arrays
 from ...runtime.session import Session
 from .pipeline import Pipeline
@@ -227,6 +227,19 @@ def _embedded(
 
 
 # -- goldens --------------------------------------------------------------------------------------
+
+
+def implied(
+    component: str, name: str, shape: Sequence[Any], given: Mapping[str, Sequence[int]]
+) -> np.ndarray | None:
+    """An input that a golden need not have: the features of no picture.
+
+    Args:
+        shape: what the input declares. given: shapes of the golden's tensors.
+    """
+    if (component, name) == ("embedding", "image_features"):
+        return nothing(shape)
+    return None
 
 
 class _Loaded(Pipeline):

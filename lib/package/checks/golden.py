@@ -11,7 +11,7 @@ from ...checkpoint.onnx_types import type_name
 from ...errors import NtoolError, Unsupported
 from ..abi import family_module
 from ..closeness import Closeness, compare, tolerance
-from ..golden_feeds import Ports, fed, real_elements
+from ..golden_feeds import Ports, Shape, fed, real_elements
 from ..golden_file import LOGITS, Golden
 from .run import sessions
 from .subject import Check, Finding, Part, Subject, bad, not_applicable, one_line, warn
@@ -76,12 +76,15 @@ def _ports(subject: Subject, golden: Golden) -> Iterator[Finding]:
     file = golden.arrays
     assert file is not None
     named = golden.component
-    parts = [p for p in subject.parts if named is None or p.name == named]
     used: set[str] = set()
+    known: set[str] = set()
     lacking: dict[str, list[str]] = {}
     compared = 0
-    for part in parts:
+    for part in subject.parts:
         ports = ports_of(part)
+        known |= {*ports.inputs, *ports.outputs}
+        if named not in (None, part.name):
+            continue
         wanted = [name for name in ports.outputs if name in file.tensors]
         own = [name for name in ports.inputs if name in file.tensors]
         if not wanted or (named is None and not own):
@@ -100,18 +103,26 @@ def _ports(subject: Subject, golden: Golden) -> Iterator[Finding]:
         text = f"{golden.path}: no component has its inputs and an output in it"
         yield bad(text, "ports of a component", lacking, reason="nothing-to-compare")
         return
-    yield from _unused(golden.path, sorted(file.tensors.keys() - used), named)
+    left = sorted(file.tensors.keys() - used)
+    yield from _unused(golden.path, left, known, named)
 
 
-def _unused(path: str, names: list[str], component: str | None) -> Iterator[Finding]:
-    """Tensors that are no port: state that is spelled wrongly, or what somebody keeps there."""
-    state = [n for n in names if n.replace("_", ".").split(".")[0] in STATE]
+def _unused(
+    path: str, names: list[str], known: set[str], component: str | None
+) -> Iterator[Finding]:
+    """Tensors that were no port: state that is spelled wrongly, or what somebody keeps there.
+
+    Args:
+        known: ports of all components.
+    """
+    state = [n for n in names if n.replace("_", ".").split(".")[0] in STATE and n not in known]
     for name in state[:SHOWN]:
         yield bad(f"{path}: '{name}': no such port", component=component, reason="no-port")
     others = [n for n in names if n not in state]
     if others:
         said = ", ".join(others[:SHOWN]) + (", ..." if len(others) > SHOWN else "")
-        text = f"{path}: not compared, because no port has the name: {said}"
+        whose = f"of {component}" if component else "that was run"
+        text = f"{path}: not compared, because no port {whose} has the name: {said}"
         yield warn(text, None, len(others), component=component)
 
 
@@ -153,7 +164,7 @@ def ports_of(part: Part) -> Ports:
     inside = {t.name for t in graph.initializer}
     sides = []
     for side in (graph.input, graph.output):
-        found: dict[str, tuple[str, list[int | str | None]]] = {}
+        found: dict[str, tuple[str, Shape]] = {}
         for v in side:
             if v.name in inside:
                 continue
