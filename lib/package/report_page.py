@@ -392,7 +392,7 @@ def _precision(facts: Facts) -> str:
             f"<tr><td>{text(p.component)}</td>{_cell(p.stored, 'stored as')}"
             f"{_cell('unchanged' if same else p.written, 'written as')}"
             f"{_cell(f'{p.tensors:,}', 'tensors', True)}{_cell(f'{p.nbytes:,}', 'bytes', True)}"
-            f"{_cell(f'{p.largest:.4g}' if narrowed else '', 'largest', True)}"
+            f"{_cell(f'{p.largest:.6g}' if narrowed else '', 'largest', True)}"
             f"{_cell(f'{p.flushed:,}' if narrowed else '', 'to zero', True)}"
             f"{_cell(f'{p.subnormal:,}' if narrowed else '', 'subnormal', True)}</tr>"
         )
