@@ -130,7 +130,7 @@ class Console:
         elif self.records == "table":
             sink = Table(out)
         elif self.records == "junit":
-            from .lib.junit import JUnit
+            from .lib.package.junit import JUnit
 
             sink = JUnit(out)
         else:

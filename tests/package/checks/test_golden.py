@@ -250,6 +250,20 @@ def of_prompt(tmp_path_factory: pytest.TempPathFactory, good_package: Path) -> d
     return {"prefix": folder / "p.st", "picture": folder / "p.png", "system": folder / "system.png"}
 
 
+@pytest.fixture(scope="module")
+def judged(good_package: Path) -> Callable[[Path], list[Finding]]:
+    """What the check says of golden files of the good package, whose sessions are made once."""
+    subject = Subject(str(good_package))
+    for part in subject.parts:
+        assert load(subject, part) == []
+
+    def judge(path: Path) -> list[Finding]:
+        subject.options.goldens = open_goldens([str(path)], [])
+        return module.values(subject)
+
+    return judge
+
+
 def test_a_prefix_file(ntool: Run, good_package: Path, of_prompt: dict[str, Path]) -> None:
     found = rows(ntool, good_package, "--golden", of_prompt["prefix"])
     assert all(r["ok"] for r in found) and {r["component"] for r in found} == {"decoder"}
@@ -264,47 +278,40 @@ def test_a_prefix_file_of_rows(ntool: Run, made: Callable[..., Path], tmp_path: 
     package, file = made(QWEN / "text"), tmp_path / "p.st"
     ids = tmp_path / "ids.json"
     ids.write_text("5,6,7,8\n9,10\n")
-    for more in ((), ("--all-logits",)):
-        ntool("run-prefill", package, "--tokens", f"@{ids}", "-o", file, "--device", "cpu", *more)
-        found = rows(ntool, package, "--golden", file)
-        assert all(r["ok"] for r in found) and {"logits", "past.position_ids"} <= names(found)
+    options = ("--tokens", f"@{ids}", "--all-logits", "-o", file, "--device", "cpu")
+    ntool("run-prefill", package, *options)
+    found = rows(ntool, package, "--golden", file)
+    assert all(r["ok"] for r in found) and {"logits", "past.position_ids"} <= names(found)
 
 
 def test_a_prefix_file_that_differs(
-    ntool: Run, good_package: Path, of_prompt: dict[str, Path], tmp_path: Path
+    of_prompt: dict[str, Path], judged: Callable[[Path], list[Finding]], tmp_path: Path
 ) -> None:
     arrays = load_file(of_prompt["prefix"])
     arrays["token_ids"][0, 3] += 1
     changed = tmp_path / "p.st"
     save_file(arrays, changed)
-    found = rows(ntool, good_package, "--golden", changed, code=1)
-    assert {r["ok"] for r in found} == {False}
+    assert {f.ok for f in judged(changed)} == {False}
     del arrays["past.0.key"]
     save_file({**arrays, "past.9.key": arrays["past.1.key"]}, changed)
-    said = {r["message"].split(": ", 1)[1]: r["reason"] for r in
-            rows(ntool, good_package, "--golden", changed, code=1)}  # fmt: skip
+    said = {f.message.split(": ", 1)[1]: f.reason for f in judged(changed)}
     assert said["'past.9.key': no such state"] == "no-port"
     assert said["'past.0.key' is missing"] == "golden"
     for name, value in (
-        ("token_ids", np.array([[1, 99_999]])), ("token_ids", arrays["token_ids"][0]),
-        ("position_ids", arrays["position_ids"][:2]), ("logits", arrays["logits"][0]),
-    ):  # fmt: skip
+        ("token_ids", np.array([[1, 99_999]])),
+        ("token_ids", arrays["token_ids"][0]),
+        ("position_ids", arrays["position_ids"][:2]),
+        ("logits", arrays["logits"][0]),
+    ):
         save_file({**arrays, name: value}, changed)
-        (found_one,) = rows(ntool, good_package, "--golden", changed, code=1)
-        assert found_one["reason"] == "golden"
+        (found,) = judged(changed)
+        assert found.ok is False and found.reason == "golden"
 
 
-def test_a_picture(of_prompt: dict[str, Path], good_package: Path, tmp_path: Path) -> None:
-    subject = Subject(str(good_package))
-    for part in subject.parts:
-        assert load(subject, part) == []
-
-    def judged(path: Path) -> Finding:
-        subject.options.goldens = open_goldens([str(path)], [])
-        (finding,) = module.values(subject)
-        return finding
-
-    found = judged(of_prompt["picture"])
+def test_a_picture(
+    of_prompt: dict[str, Path], judged: Callable[[Path], list[Finding]], tmp_path: Path
+) -> None:
+    (found,) = judged(of_prompt["picture"])
     assert found.ok and found.message.endswith("picture: equal")
     assert found.expected == {"psnr": 40.0} and found.actual["psnr"] is None
     text = Image.open(of_prompt["picture"]).text["ntool"]
@@ -315,16 +322,17 @@ def test_a_picture(of_prompt: dict[str, Path], good_package: Path, tmp_path: Pat
         Image.open(of_prompt["picture"]).save(tmp_path / "o.png", pnginfo=info)
         return tmp_path / "o.png"
 
-    found = judged(other(seed=json.loads(text)["seed"] + 1))
+    (found,) = judged(other(seed=json.loads(text)["seed"] + 1))
     assert found.ok is False and found.reason == "value" and 0 < found.actual["psnr"] < 40
     for changes in (
         {"width": 64}, {"task": "image-edit"}, {"seed": "1"}, {"steps": 10**9}, {"cfg": None},
         {"cfg_interval": [0]}, {"rng": "dice"}, {"prompt": ""}, {"width": True}, {"prompt": 5},
         {"query_tokens": 5}, {"cfg_norm": "odd"},
     ):  # fmt: skip
-        found = judged(other(**changes))
+        (found,) = judged(other(**changes))
         assert found.reason == "golden", (changes, found)
-    assert "system text" in judged(of_prompt["system"]).message
+    (found,) = judged(of_prompt["system"])
+    assert "system text" in found.message
 
 
 def test_a_package_that_lacks_what_it_takes(

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TextIO
 
-from .errors import printable
-from .records import Record, dumps
+from ..errors import printable
+from ..records import Record, dumps
 
 PACKAGE = "package"
 """Name of the suite of checks that are about no single component."""

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from ntool.console import FORMATS, MORE_FORMATS
-from ntool.lib.junit import JUnit
+from ntool.lib.package.junit import JUnit
 
-from .conftest import Ended
+from ..conftest import Ended
 
 HOSTILE = "<script>alert(1)</script> \x1b[31m \x00 \ufffe \ud800 \u202e ]]> & \"'"
 COUNTS = ("tests", "failures", "errors", "skipped")
