@@ -160,7 +160,10 @@ set -g __ntool_valued \
     'verify-package --check' \
     'verify-package --skip' \
     'verify-package --against' \
+    'verify-package --golden' \
     'verify-package --manifest' \
+    'verify-package --report' \
+    'verify-package --picture' \
     'verify-package --device' \
     'verify-package --format' \
     'verify-package --progress' \
@@ -366,16 +369,19 @@ complete -c ntool -n '__ntool_at sample-image' -l help -s h -d 'Show this messag
 complete -c ntool -n '__ntool_at sample-image 1 1' -r -F -a 'demo:shapes'
 
 # verify-package
-complete -c ntool -n '__ntool_at verify-package' -l check -x -a 'layout.files layout.schema graph.parse graph.checker graph.types graph.standard graph.names graph.dead data.path data.bounds data.orphans data.hash weights.complete weights.values weights.sane dtype.policy flow.ports flow.tokens run.load run.dynamic run.finite' -d 'Only these checks; globs. May be repeated.'
-complete -c ntool -n '__ntool_at verify-package' -l skip -x -a 'layout.files layout.schema graph.parse graph.checker graph.types graph.standard graph.names graph.dead data.path data.bounds data.orphans data.hash weights.complete weights.values weights.sane dtype.policy flow.ports flow.tokens run.load run.dynamic run.finite' -d 'Not these checks; globs. May be repeated.'
+complete -c ntool -n '__ntool_at verify-package' -l check -x -a 'layout.files layout.schema graph.parse graph.checker graph.types graph.standard graph.names graph.dead data.path data.bounds data.orphans data.hash weights.complete weights.values weights.sane dtype.policy flow.ports flow.tokens run.load run.dynamic run.finite golden.values' -d 'Only these checks; globs. May be repeated.'
+complete -c ntool -n '__ntool_at verify-package' -l skip -x -a 'layout.files layout.schema graph.parse graph.checker graph.types graph.standard graph.names graph.dead data.path data.bounds data.orphans data.hash weights.complete weights.values weights.sane dtype.policy flow.ports flow.tokens run.load run.dynamic run.finite golden.values' -d 'Not these checks; globs. May be repeated.'
 complete -c ntool -n '__ntool_at verify-package' -l standard-only -d 'Refuse operators of custom domains.'
 complete -c ntool -n '__ntool_at verify-package' -l against -r -F -a 'demo:shapes' -d 'Compare every weight with this checkpoint.'
-complete -c ntool -n '__ntool_at verify-package' -l no-run -d 'Load and run nothing (skips run.*).'
+complete -c ntool -n '__ntool_at verify-package' -l golden -r -F -d 'Compare outputs with a file: arrays by names of ports, a prefix file, or a PNG with its recipe. May be repeated.'
+complete -c ntool -n '__ntool_at verify-package' -l no-run -d 'Load and run nothing (skips run.* and golden.*).'
 complete -c ntool -n '__ntool_at verify-package' -l write-manifest -d 'Write SHA256SUMS if all checks hold.'
 complete -c ntool -n '__ntool_at verify-package' -l manifest -r -F -d 'Compare with this list of SHA-256 sums.'
+complete -c ntool -n '__ntool_at verify-package' -l report -r -F -d 'Write what was found as one HTML page.'
+complete -c ntool -n '__ntool_at verify-package' -l picture -r -F -d 'Show it on the page. May be repeated.'
 complete -c ntool -n '__ntool_at verify-package' -l device -x -a 'auto cpu cuda' -d 'auto, cpu, cuda or cuda:INDEX.'
 complete -c ntool -n '__ntool_at verify-package' -l print-schema -d 'Print the schema of package.json.'
-complete -c ntool -n '__ntool_at verify-package' -l format -x -a 'jsonl table csv tsv' -d 'Form of the records. Default: table on a terminal, else jsonl.'
+complete -c ntool -n '__ntool_at verify-package' -l format -x -a 'jsonl table csv tsv junit' -d 'Form of the records. Default: table on a terminal, else jsonl.'
 complete -c ntool -n '__ntool_at verify-package' -l progress -x -a 'auto always never plain json' -d 'Progress on stderr.'
 complete -c ntool -n '__ntool_at verify-package' -l quiet -s q -d 'No notes on stderr.'
 complete -c ntool -n '__ntool_at verify-package' -l verbose -s v -d 'Details and tracebacks on stderr.'
