@@ -16,6 +16,10 @@ SUMS = "SHA256SUMS"
 PROCESSOR = "processor.json"
 TOKENIZER = "tokenizer"
 GRAPH = "model.onnx"
+REFLINK, HARDLINK, INPLACE = "reflink", "hardlink", "inplace"
+LINKED = (REFLINK, HARDLINK, INPLACE)
+"""`data_form` of components whose data files are the checkpoint's shards: clones of them, second
+names of them, or themselves, with the graphs beside them."""
 TOKENIZER_FILES = (
     "vocab.json",
     "merges.txt",
