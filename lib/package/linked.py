@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,7 +20,7 @@ from ..checkpoint.tensor import Checkpoint, Tensor
 from ..checkpoint.writer import Placed
 from ..errors import InputError, NtoolError, Unsupported, UsageProblem
 from .bindings import Binding
-from .layout import HARDLINK, INPLACE, LINKED, REFLINK
+from .layout import INPLACE, LINKED, REFLINK
 
 if TYPE_CHECKING:
     from .export import Component
@@ -121,7 +122,7 @@ def _refuse_changed(form: str, name: str, b: Binding, stored: list[Tensor]) -> N
                 expected=f"{b.dtype}, which the component is exported in",
                 hint=_HINT,
             )
-    for before, t in zip(stored, stored[1:], strict=False):
+    for before, t in pairwise(stored):
         if (t.file, t.offset) != (before.file, before.offset + before.nbytes):
             raise Unsupported(
                 f"{where}: '{b.name}' is joined from {len(stored)} tensors, which do not follow "
@@ -179,9 +180,7 @@ def _fault(
     return works[device]
 
 
-def write_shards(
-    component: Component, folder: Path, stamps: Mapping[str, tuple[int, int]]
-) -> None:
+def write_shards(component: Component, folder: Path, stamps: Mapping[str, tuple[int, int]]) -> None:
     """Clone or link the shards of a component into its folder.
 
     Args:
