@@ -82,7 +82,7 @@ def link_file(source: str, name: str, target: Path) -> tuple[int, int]:
         EnvironmentProblem: that does not work here.
     """
     try:
-        os.link(source, target, follow_symlinks=False)
+        os.link(source, target)
     except OSError as e:
         raise no_link(e, name, source, target.parent) from e
     status = os.lstat(target)

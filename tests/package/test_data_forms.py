@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import os
 import shutil
@@ -398,9 +399,13 @@ def test_a_manifest_of_strangers_frees_nothing(checkpoint: Path, entry: object) 
 def test_sums_that_came_with_the_checkpoint_stay(checkpoint: Path, ntool: Run) -> None:
     sums = checkpoint / "SHA256SUMS"
     ntool("export-component", checkpoint, "--data", "inplace")
-    sums.write_text(f"{'0' * 64}  config.json\n")
+    digest = hashlib.sha256((checkpoint / "config.json").read_bytes()).hexdigest()
+    sums.write_text(f"{digest}  config.json\n")
+    ntool("verify-package", checkpoint, "--check", "data.hash")
     ntool("export-component", checkpoint, "--data", "inplace", "--force")
     assert sums.exists()
+    sums.write_text(f"{'0' * 64}  config.json\n")
+    ntool("verify-package", checkpoint, "--check", "data.hash", code=1)
 
 
 # -- what verify-package sees in a linked package -------------------------------------------------

@@ -128,6 +128,11 @@ class Part:
         return self.entry.get("data_form") in layout.LINKED
 
     @property
+    def is_in_place(self) -> bool:
+        """Whether the package lies in the checkpoint's own folder."""
+        return self.entry.get("data_form") == layout.INPLACE
+
+    @property
     def model(self) -> ModelProto:
         """The parsed model; only for checks that need graph.parse."""
         model = self.reading.model
