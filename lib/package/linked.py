@@ -27,7 +27,11 @@ if TYPE_CHECKING:
 
 AUTO, COPY = "auto", "copy"
 HOW = (AUTO, COPY, *LINKED)
-"""What `--data` takes. `auto`: clones where they work, component by component, else copies."""
+"""What `--data` takes. `auto`: clones where they work and pay, component by component, else
+copies."""
+WORTH_IT = 64 << 20
+"""Bytes of a component from which on `auto` clones. Less is copied in no time, and such a package
+is the same whatever file system it was made on."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +77,8 @@ def choose(
     works: dict[int, OSError | None] = {}
     found = {}
     for component in components:
+        if how == AUTO and component.nbytes < WORTH_IT:
+            continue
         try:
             placed = place(form, checkpoint, component)
             shards = _shards(form, checkpoint, component)

@@ -17,7 +17,7 @@ import pytest
 from ntool.lib.checkpoint import sharing, writer
 from ntool.lib.checkpoint.source import open_checkpoint
 from ntool.lib.errors import EnvironmentProblem, InputError
-from ntool.lib.package import export, in_place
+from ntool.lib.package import export, in_place, linked
 from ntool.lib.runtime.memory import loaded_nbytes
 
 from ..conftest import DATA, Ended
@@ -160,6 +160,9 @@ def test_auto_clones_where_it_can(
         done = ntool("export-component", source, "-o", tmp_path / out)
         return {k: v["data"] for k, v in done.of("summary")[0]["components"].items()}
 
+    monkeypatch.setattr(sharing, "clone", cloned)
+    assert set(forms(checkpoint, "small").values()) == {"copy"}
+    monkeypatch.setattr(linked, "WORTH_IT", 0)
     monkeypatch.setattr(sharing, "clone", unable)
     assert set(forms(checkpoint, "a").values()) == {"copy"}
     monkeypatch.setattr(sharing, "clone", cloned)
@@ -488,7 +491,7 @@ def test_memory_is_that_of_the_weights(checkpoint: Path, ntool: Run, tmp_path: P
     from ntool.lib.package.package import open_package
 
     copy = exported(ntool, checkpoint, tmp_path / "copy", "copy")
-    linked = exported(ntool, checkpoint, tmp_path / "linked", "hardlink")
+    other = exported(ntool, checkpoint, tmp_path / "linked", "hardlink")
     for name in ("embedding", "vision_encoder"):
-        a, b = (loaded_nbytes(open_package(p), name, "cuda", False) for p in (copy, linked))
+        a, b = (loaded_nbytes(open_package(p), name, "cuda", False) for p in (copy, other))
         assert 0.9 * a < b <= a
