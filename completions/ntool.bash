@@ -61,7 +61,7 @@ _ntool_takes() {
         'export-component --dtype') kind=words choices='auto f32 f16 bf16' ;;
         'export-component --set') kind=text ;;
         'export-component --ep') kind=words choices='default cpu cuda onnx-standard' ;;
-        'export-component --data') kind=words choices='auto copy' ;;
+        'export-component --data') kind=words choices='auto copy reflink hardlink inplace' ;;
         'export-component --external-data') kind=text ;;
         'export-component --max-shard-size' | 'export-component --shard-size') kind=text ;;
         'export-component --scale-reading') kind=words choices='exact bf16' ;;

@@ -271,7 +271,7 @@ complete -c ntool -n '__ntool_at export-component' -l dtype -x -a 'auto f32 f16 
 complete -c ntool -n '__ntool_at export-component' -l set -x -d 'Another dtype for one component. Repeatable.'
 complete -c ntool -n '__ntool_at export-component' -l ep -x -a 'default cpu cuda onnx-standard' -d 'Meant for: default, cpu, cuda or onnx-standard.'
 complete -c ntool -n '__ntool_at export-component' -l force-f16 -d 'Allow f16 for generation, which ends as NaN. To try.'
-complete -c ntool -n '__ntool_at export-component' -l data -x -a 'auto copy' -d 'How weights get into the package: auto or copy.'
+complete -c ntool -n '__ntool_at export-component' -l data -x -a 'auto copy reflink hardlink inplace' -d 'How weights get there: auto, copy, reflink, hardlink or inplace.'
 complete -c ntool -n '__ntool_at export-component' -l external-data -x -d 'Of the data files: there is safetensors.'
 complete -c ntool -n '__ntool_at export-component' -l max-shard-size -l shard-size -x -d 'Largest data file, for example 5GB. Default: by family.'
 complete -c ntool -n '__ntool_at export-component' -l text-only -d 'Of a model of text and pictures the text model alone.'

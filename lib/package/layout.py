@@ -18,6 +18,10 @@ PREPROCESSOR, GENERATION = "preprocessor_config.json", "generation_config.json"
 """Of a checkpoint: how pictures become input, and how text is continued."""
 TOKENIZER = "tokenizer"
 GRAPH = "model.onnx"
+REFLINK, HARDLINK, INPLACE = "reflink", "hardlink", "inplace"
+LINKED = (REFLINK, HARDLINK, INPLACE)
+"""`data_form` of components whose data files are the checkpoint's shards: clones of them, second
+names of them, or themselves, with the graphs beside them."""
 TOKENIZER_FILES = (
     "vocab.json",
     "merges.txt",

@@ -121,7 +121,7 @@ def component(c: Component, plan: Plan) -> dict[str, Any]:
     """One entry of `components`."""
     kinds = stored_floats(c)
     entry: dict[str, Any] = {
-        "graph": f"{c.name}/{layout.GRAPH}",
+        "graph": c.graph_file,
         "opset": OPSET,
         "ir_version": IR_VERSION,
         "execution_provider": plan.provider,
@@ -129,13 +129,16 @@ def component(c: Component, plan: Plan) -> dict[str, Any]:
         "compute_dtype": FLOATS[c.dtype],
         "inputs": [_port(v) for v in c.graph.inputs],
         "outputs": [_port(v) for v in c.graph.outputs],
-        "data": [f"{c.name}/{f.name}" for f in c.files],
+        "data": [path for path, _ in c.data],
         "unsupported_token_ids": plan.model.unsupported_token_ids(c.name),
     }
     if len(kinds) > 1:
         entry["weight_dtypes"] = kinds
     if c.forced:
         entry["forced_f16"] = True
+    if c.is_linked:
+        entry["data_form"] = c.form
+        entry["data_nbytes"] = c.nbytes
     return entry
 
 
@@ -190,7 +193,7 @@ def weight_report(plan: Plan) -> dict[str, Any]:
                     "component": name,
                     "name": b.name,
                     "dtype": b.dtype,
-                    "file": f"{name}/{placed.file}",
+                    "file": written[name].data_file(placed.file),
                     "offset": placed.offset + before,
                     "nbytes": share,
                 }

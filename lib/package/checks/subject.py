@@ -126,6 +126,16 @@ class Part:
         return read_model(self.path, self.file)
 
     @property
+    def is_linked(self) -> bool:
+        """Whether its data files are those of the checkpoint, with tensors of others in them."""
+        return self.entry.get("data_form") in layout.LINKED
+
+    @property
+    def is_in_place(self) -> bool:
+        """Whether the package lies in the checkpoint's own folder."""
+        return self.entry.get("data_form") == layout.INPLACE
+
+    @property
     def model(self) -> ModelProto:
         """The parsed model; only for checks that need graph.parse."""
         model = self.reading.model
