@@ -142,6 +142,8 @@ _ntool_takes() {
         'verify-package --format') kind=words choices='jsonl table csv tsv junit' ;;
         'verify-package --progress') kind=words choices='auto always never plain json' ;;
         'verify-package 1') kind=folder ;;
+        'doctor --format') kind=words choices='jsonl table csv tsv' ;;
+        'doctor --progress') kind=words choices='auto always never plain json' ;;
         'completion --format') kind=words choices='jsonl table csv tsv' ;;
         'completion --progress') kind=words choices='auto always never plain json' ;;
         'completion 1') kind=words choices='bash zsh fish' ;;
@@ -149,12 +151,12 @@ _ntool_takes() {
     esac
 }
 
-_ntool_commands='inspect-headers census convert-fp8 convert-experts export-component run-prefill sample-image verify-package completion'
+_ntool_commands='inspect-headers census convert-fp8 convert-experts export-component run-prefill sample-image verify-package doctor completion'
 _ntool_demos='demo:shapes'
 
 _ntool_options() {
     case $1 in
-        '') choices='--version --help -h' ;;
+        '') choices='--version --verbose -v --help -h' ;;
         inspect-headers) choices='--include --exclude --full --max-header --revision --no-index --format --progress --quiet -q --verbose -v --help -h' ;;
         census) choices='--by --groups --as-dtype --expect --against --allow-missing --plot --repair-index --force --max-header --revision --format --progress --quiet -q --verbose -v --help -h' ;;
         convert-fp8) choices='--output -o --to --include --exclude --block --scale --lowering --scale-reading --allow-unscaled --shard-size --jobs -j --part --merge --resume --dry-run --verify --force --revision --max-header --format --progress --quiet -q --verbose -v --help -h' ;;
@@ -163,6 +165,7 @@ _ntool_options() {
         run-prefill) choices='--prompt --prompt-file --messages --query --tokens --image --task --system --think --min-pixels --max-pixels --pad --decode --raw --all-logits --size --steps --cfg --img-cfg --cfg-norm --cfg-interval --shift --t-eps --seed --rng --latent --device --threads --low-memory --output -o --format --progress --quiet -q --verbose -v --help -h' ;;
         sample-image) choices='--output -o --prompt --image --prompts --messages --query --system --think --min-pixels --max-pixels --prefix --prefix-images-only --prefix-unconditional --size --fit --steps --cfg --img-cfg --cfg-norm --cfg-interval --shift --t-eps --seed --count --rng --latent --save-latent --trace --sheet --no-metadata --device --threads --low-memory --plan --format --progress --quiet -q --verbose -v --help -h' ;;
         verify-package) choices='--check --skip --standard-only --against --golden --no-run --write-manifest --manifest --report --picture --device --print-schema --format --progress --quiet -q --verbose -v --help -h' ;;
+        doctor) choices='--format --progress --quiet -q --verbose -v --help -h' ;;
         completion) choices='--format --progress --quiet -q --verbose -v --help -h' ;;
         *) choices='' ;;
     esac

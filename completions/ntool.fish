@@ -167,11 +167,14 @@ set -g __ntool_valued \
     'verify-package --device' \
     'verify-package --format' \
     'verify-package --progress' \
+    'doctor --format' \
+    'doctor --progress' \
     'completion --format' \
     'completion --progress'
 
 complete -c ntool -f
 complete -c ntool -n '__ntool_at \'\'' -l version -d 'Print the version.'
+complete -c ntool -n '__ntool_at \'\'' -l verbose -s v -d 'With --version: those of all packages.'
 complete -c ntool -n '__ntool_at \'\'' -l help -s h -d 'Show this message and exit.'
 complete -c ntool -n '__ntool_at \'\'' -a inspect-headers -d 'List every tensor of a checkpoint from its headers, without reading the weights'
 complete -c ntool -n '__ntool_at \'\'' -a census -d 'Count the tensors of a checkpoint by group and dtype, and say what is wrong with it'
@@ -181,6 +184,7 @@ complete -c ntool -n '__ntool_at \'\'' -a export-component -d 'Export a checkpoi
 complete -c ntool -n '__ntool_at \'\'' -a run-prefill -d 'Run a prompt through the understanding branch'
 complete -c ntool -n '__ntool_at \'\'' -a sample-image -d 'Draw a picture from a prompt, edit pictures, or go on from prefix files'
 complete -c ntool -n '__ntool_at \'\'' -a verify-package -d 'Check a package'
+complete -c ntool -n '__ntool_at \'\'' -a doctor -d 'Show what this machine offers'
 complete -c ntool -n '__ntool_at \'\'' -a completion -d 'Print the completion script of a shell, to be sourced or saved where the shell looks'
 
 # inspect-headers
@@ -387,6 +391,13 @@ complete -c ntool -n '__ntool_at verify-package' -l quiet -s q -d 'No notes on s
 complete -c ntool -n '__ntool_at verify-package' -l verbose -s v -d 'Details and tracebacks on stderr.'
 complete -c ntool -n '__ntool_at verify-package' -l help -s h -d 'Show this message and exit.'
 complete -c ntool -n '__ntool_at verify-package 1 1' -a '(__fish_complete_directories)'
+
+# doctor
+complete -c ntool -n '__ntool_at doctor' -l format -x -a 'jsonl table csv tsv' -d 'Form of the records. Default: table on a terminal, else jsonl.'
+complete -c ntool -n '__ntool_at doctor' -l progress -x -a 'auto always never plain json' -d 'Progress on stderr.'
+complete -c ntool -n '__ntool_at doctor' -l quiet -s q -d 'No notes on stderr.'
+complete -c ntool -n '__ntool_at doctor' -l verbose -s v -d 'Details and tracebacks on stderr.'
+complete -c ntool -n '__ntool_at doctor' -l help -s h -d 'Show this message and exit.'
 
 # completion
 complete -c ntool -n '__ntool_at completion' -l format -x -a 'jsonl table csv tsv' -d 'Form of the records. Default: table on a terminal, else jsonl.'
