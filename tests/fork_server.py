@@ -46,6 +46,11 @@ LOADED = (
 """What commands import inside their functions, beside the modules of `ntool.lib`."""
 
 
+LIGHT = (
+    *("ntool.guard", "ntool.lib.inspection", "ntool.lib.judgement", "ntool.lib.census_files"),
+    *("ntool.lib.experts.detect", "ntool.lib.fp8.preflight", "ntool.lib.families.recognise"),
+    *("ntool.lib.checkpoint.onnx_header", "ntool.lib.checkpoint.gguf_header"),
+)
 WATCHED = "\1watched"
 """First word of a call that is to be watched; after it the folder that may be read, and those that
 may be changed."""
@@ -110,11 +115,17 @@ class Server:
 
 
 @contextmanager
-def served(folder: Path, env: dict[str, str]) -> Iterator[Server]:
-    """A server whose socket is in a folder; its calls have the environment `env`."""
-    address = str(folder / "s")
+def served(folder: Path, env: dict[str, str], light: bool = False) -> Iterator[Server]:
+    """A server whose socket is in a folder; its calls have the environment `env`.
+
+    Args:
+        light: for commands that read headers, which need no libraries: a smaller process forks in
+            less time.
+    """
+    address = str(folder / ("light" if light else "s"))
+    command = [sys.executable, __file__, address, *(["light"] if light else [])]
     with subprocess.Popen(
-        [sys.executable, __file__, address], env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as server:
         assert server.stdin is not None and server.stdout is not None
         assert server.stdout.readline() == b"ready\n"
@@ -135,17 +146,18 @@ def ntool_in(folder: Path, env: dict[str, str]) -> Iterator[None]:
         yield
 
 
-def serve(address: str) -> NoReturn:
+def serve(address: str, light: bool = False) -> NoReturn:
     """Fork for each call, until terminated."""
     import ntool.lib
     from ntool import app
 
     ours = (m.name for m in walk_packages(ntool.lib.__path__, "ntool.lib."))
-    for name in (*LOADED, *ours):
+    for name in LIGHT if light else (*LOADED, *ours):
         import_module(name)
     made = app.application()
     app.application = lambda: made
-    _one_thread()
+    if not light:
+        _one_thread()
     gc.freeze()  # the collector of a child then leaves the pages of the server alone
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(address)
@@ -208,4 +220,4 @@ def _answer(call: socket.socket, message: bytes, streams: list[int]) -> NoReturn
 
 
 if __name__ == "__main__":
-    serve(sys.argv[1])
+    serve(sys.argv[1], light="light" in sys.argv[2:])

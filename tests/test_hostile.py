@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,18 @@ from typing import Any
 import pytest
 
 from .fork_server import served
-from .hostile_cases import ALL, COMMANDS, Ground, audited, unpack
+from .hostile import (  # noqa: F401
+    config,
+    fp8,
+    gguf_files,
+    graphs,
+    index,
+    safetensors,
+    vocabularies_and_pictures,
+)
+from .hostile.ground import ALL, COMMANDS, Ground, audited, unpack
+from .hostile.making import CASES as SIBLINGS
+from .hostile.making import make
 
 LIGHT = ("inspect-headers", "census")
 
@@ -31,8 +43,8 @@ def ground(demo_package: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
         "NTOOL_CACHE": str(temporary / "cache"),
         "PYTHONWARNINGS": "error::RuntimeWarning",
     }
-    with served(root, env) as server:
-        yield Ground(server, unpack(root), demo_package, root / "work", temporary)
+    with served(root, env) as server, served(root, env, light=True) as light:
+        yield Ground(server, light, unpack(root), demo_package, root / "work", temporary)
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -58,6 +70,20 @@ def test_nothing_happens_while_modules_are_loaded_either(
     assert done.returncode == 3
     assert report["opened"] == report["events"] == []
     assert report["rss"] < 128 << 20
+
+
+@pytest.mark.parametrize("number", range(len(SIBLINGS)), ids=[c["id"] for c in SIBLINGS])
+def test_sibling(number: int, ground: Ground) -> None:
+    """One of the commands that a case names, by turns; all of them where it is sound or odd."""
+    case = SIBLINGS[number]
+    folder = ground.cases / case["id"]
+    make(case["id"], folder)
+    commands = case["subcommands"]
+    if case["verdict"] in ("reject", "refuse"):
+        commands = [commands[number % len(commands)]]
+    for command in commands:
+        ground.judge(case, command, str(folder / case["main"]), ground.cases)
+    shutil.rmtree(folder)
 
 
 def test_all_cases_are_here() -> None:
