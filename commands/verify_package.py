@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import time
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from ..console import console
-from ..options import Device
+from ..options import Device, Force
 
 
 def _print_schema(value: bool) -> None:
@@ -56,6 +57,11 @@ def verify_package(
         str | None,
         typer.Option("--manifest", metavar="FILE", help="Compare with this list of SHA-256 sums."),
     ] = None,
+    compact: Annotated[
+        str | None,
+        typer.Option("--compact", metavar="OUT", help="Write it anew without orphan bytes."),
+    ] = None,
+    force: Force = False,
     device: Device = "auto",
     print_schema: Annotated[
         bool,
@@ -75,7 +81,10 @@ def verify_package(
 
     if write_manifest and manifest:
         raise UsageProblem("--write-manifest with --manifest", expected="one of them")
-    ids = verify.select(check or (), skip or (), run=not no_run)
+    if force and compact is None:
+        raise UsageProblem("--force", expected="--compact OUT with it")
+    left_out = [*(skip or ()), *(["data.orphans"] if compact else [])]  # what it is to remove
+    ids = verify.select(check or (), left_out, run=not no_run)
     named = {i for i in ids if i in (check or ())}
     if "weights.values" in named and against is None:
         raise UsageProblem("--check weights.values", expected="--against SOURCE with it")
@@ -102,9 +111,15 @@ def verify_package(
         if write_manifest and tally.ok:
             count = sums.write(subject.root)
             out.write("file", path=sums.NAME, role="manifest", entries=count)
+        if compact and tally.ok:
+            from ..lib.package import compact as anew
+
+            before, after = anew.write(subject, Path(compact), force=force)
+            out.write("file", **anew.record(before, after, compact))
         out.write("summary", **tally.summary(), seconds=round(time.monotonic() - started, 3))
     fault = tally.fault()
     if fault is not None:
         kept = f"; {sums.NAME} not written" if write_manifest else ""
+        kept += f"; {compact} not written" if compact else ""
         console.say(f"{fault[0]}{kept}; {fault[1][:1000]}")
         raise typer.Exit(1)

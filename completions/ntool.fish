@@ -161,6 +161,7 @@ set -g __ntool_valued \
     'verify-package --skip' \
     'verify-package --against' \
     'verify-package --manifest' \
+    'verify-package --compact' \
     'verify-package --device' \
     'verify-package --format' \
     'verify-package --progress' \
@@ -373,6 +374,8 @@ complete -c ntool -n '__ntool_at verify-package' -l against -r -F -a 'demo:shape
 complete -c ntool -n '__ntool_at verify-package' -l no-run -d 'Load and run nothing (skips run.*).'
 complete -c ntool -n '__ntool_at verify-package' -l write-manifest -d 'Write SHA256SUMS if all checks hold.'
 complete -c ntool -n '__ntool_at verify-package' -l manifest -r -F -d 'Compare with this list of SHA-256 sums.'
+complete -c ntool -n '__ntool_at verify-package' -l compact -x -d 'Write it anew without orphan bytes.'
+complete -c ntool -n '__ntool_at verify-package' -l force -d 'Replace an existing output.'
 complete -c ntool -n '__ntool_at verify-package' -l device -x -a 'auto cpu cuda' -d 'auto, cpu, cuda or cuda:INDEX.'
 complete -c ntool -n '__ntool_at verify-package' -l print-schema -d 'Print the schema of package.json.'
 complete -c ntool -n '__ntool_at verify-package' -l format -x -a 'jsonl table csv tsv' -d 'Form of the records. Default: table on a terminal, else jsonl.'
