@@ -29,6 +29,7 @@ from .hostile.ground import ALL, COMMANDS, Ground, audited, unpack
 from .hostile.making import CASES as SIBLINGS
 from .hostile.making import make
 
+BAD_GRAPHS = [c["id"] for c in ALL if c["format"] == "onnx" and c["verdict"] == "reject"]
 LIGHT = ("inspect-headers", "census")
 
 
@@ -56,6 +57,20 @@ def test_case(case: dict[str, Any], command: str, ground: Ground) -> None:
     folder, name = (main, ".") if main.is_dir() else (main.parent, main.name)
     if command in case["subcommands"] or command == LIGHT[case["format"] != "onnx"]:
         ground.judge(case, command, name, folder)
+
+
+@pytest.mark.parametrize("name", BAD_GRAPHS)
+def test_a_bad_graph_in_a_package_is_not_run(name: str, ground: Ground) -> None:
+    """The decoder of a package is the graph of a case, with the files beside it."""
+    case = next(c for c in ALL if c["id"] == name)
+    root, main = ground.temporary / name, ground.cases / name / case["main"]
+    shutil.copytree(ground.package, root, copy_function=os.link)
+    shutil.rmtree(root / "decoder")
+    shutil.copytree(main.parent, root / "decoder", symlinks=True)
+    for command in (["run-prefill", str(root), "--query", "hello"], ["verify-package", str(root)]):
+        done, _ = ground.call(command, ground.cases, ground.cases / name)
+        assert done.code == (3 if command[0] == "run-prefill" else 1), done.err
+    shutil.rmtree(root)
 
 
 @pytest.mark.parametrize("command", LIGHT)

@@ -172,21 +172,21 @@ def _place(m: Moved, source: OpenFile) -> None:
         known[t.offset, t.offset + t.nbytes] = t
     made: list[tuple[Entry, int]] = []
     for i, (start, end, e) in enumerate(m.ranges):
-        t = known.get((start, end))
-        name = t.name if t else e.tensor.name
-        dtype = t.dtype if t else safetensors_name(e.tensor.data_type)
-        shape = tuple(t.shape if t else e.tensor.dims)
+        entry = known.get((start, end))
+        name = entry.name if entry else e.tensor.name
+        dtype = entry.dtype if entry else safetensors_name(e.tensor.data_type)
+        shape = tuple(entry.shape if entry else e.tensor.dims)
         made.append((_entry(name, dtype, shape, source, start, end), i))
     # sizes that are multiples of 64 first, as the exporter has them: the format allows no gaps
     made.sort(key=lambda pair: (-alignment(pair[0].nbytes), pair[0].name))
     metadata = {k: v for k, v in header.metadata.items() if isinstance(v, str)}
-    text = encode_header([entry for entry, _ in made], metadata)
+    text = encode_header([x for x, _ in made], metadata)
     m.places = [0] * len(made)
     at = len(text)
-    for entry, i in made:
+    for x, i in made:
         m.places[i] = at
-        at += entry.nbytes
-    m.data = DataFile(m.name, text, tuple(entry for entry, _ in made))
+        at += x.nbytes
+    m.data = DataFile(m.name, text, tuple(x for x, _ in made))
 
 
 def _entry(

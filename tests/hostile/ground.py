@@ -47,7 +47,7 @@ def unpack(folder: Path) -> Path:
 def with_vocabulary(package: Path, tokenizer: Path, out: Path) -> Path:
     """A copy of a package with another vocab.json and merges.txt. The added tokens keep their
     texts and get the ids behind the vocabulary, as in every tokenizer of this kind."""
-    shutil.copytree(package, out, copy_function=os.link)
+    shutil.copytree(package, out)
     for name in os.listdir(out / "tokenizer"):
         (out / "tokenizer" / name).unlink()
     for name in ("vocab.json", "merges.txt"):
