@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
 from .checkpoints import TINY
-from .measure import NTOOL, PYTHON, Cost, Failed, in_turn, output_of, run
+from .conversions import PEERS
+from .measure import NTOOL, PYTHON, Cost, Failed, Skipped, in_turn, output_of, run
 from .table import Bench, Line, Row, spent, verdict
 
 GENERATION = ("image_gen_embedding", "image_gen_denoiser")
@@ -21,6 +23,9 @@ UNDERSTANDING = ("vision_encoder", "embedding", "decoder")
 LINKED = ("inplace", "hardlink", "reflink")
 TOKENIZER = ("vocab.json", "merges.txt", "tokenizer_config.json")
 VERIFY_FACTOR = 1.5
+HASH_SPEED, HASH_RSS = 0.7, 300e6
+"""Speed beside hashlib over the same bytes, and memory, of the checks that read all bytes."""
+LARGE = "dense-large"
 
 
 def export(
@@ -113,9 +118,10 @@ def structure(bench: Bench) -> Iterator[Line]:
     """All checks that neither run a graph nor read weights."""
     package = bench.package("dense")
     command = [*NTOOL, "verify-package", str(package), "--no-run", "--skip", "weights.*"]
-    ours, plain, full = in_turn(
+    ours, start, plain, full = in_turn(
         bench.runs,
         partial(run, command),
+        partial(run, [*NTOOL, "--version"]),
         partial(run, checker(package, "")),
         partial(run, checker(package, ", full_check=True")),
     )
@@ -124,9 +130,60 @@ def structure(bench: Bench) -> Iterator[Line]:
         spent(ours, "--no-run --skip 'weights.*'"),
         f"{spent(plain, 'onnx.checker by path')}, {spent(full, 'its full check')}",
         f"{ours.cpu / plain.cpu:.2f}x, {ours.cpu / full.cpu:.2f}x of the full check",
-        f"<= {VERIFY_FACTOR}x onnx.checker by path",
-        verdict(ours.cpu <= VERIFY_FACTOR * plain.cpu),
+        f"<= {VERIFY_FACTOR}x onnx.checker by path + {start.cpu:.2f} s of start-up",
+        verdict(ours.cpu <= VERIFY_FACTOR * plain.cpu + start.cpu),
     )
+
+
+def digests(package: Path) -> list[str]:
+    """A process that hashes the data files of a package and does nothing else."""
+    files = [str(p) for p in sorted(package.glob("*/*.safetensors"))]
+    code = f"import hashlib\nfor p in {files!r}:\n with open(p, 'rb') as f: "
+    return [PYTHON, "-c", f"{code}hashlib.file_digest(f, 'sha256').digest()"]
+
+
+def every_byte(name: str, options: list[str], bench: Bench) -> Iterator[Line]:
+    """Checks that read all bytes of a large package, beside hashing them."""
+    package = bench.package(LARGE)
+    nbytes = sum(p.stat().st_size for p in package.glob("*/*.safetensors"))
+    if name == "verify-data":
+        output_of([*NTOOL, "verify-package", str(package), "--no-run", "--write-manifest"])
+    else:
+        options = [*options, "--against", str(bench.checkpoint(LARGE))]
+    command = [*NTOOL, "verify-package", str(package), "--no-run", *options]
+    ours, plain = in_turn(bench.runs, partial(run, command), partial(run, digests(package)))
+    speed = plain.cpu / ours.cpu
+    yield Line(
+        name,
+        f"{spent(ours, f'{nbytes / 1e9:.1f} GB')}, {ours.wall:.2f} s from start to end",
+        f"{spent(plain, 'hashlib.file_digest')}, {plain.wall:.2f} s from start to end",
+        f"{speed:.2f}x the speed",
+        f">= {HASH_SPEED}x, {HASH_RSS / 1e6:.0f} MB",
+        verdict(speed >= HASH_SPEED, ours.rss <= HASH_RSS),
+    )
+
+
+def peers(bench: Bench) -> Iterator[Line]:
+    """One graph with its weights beside it, through the checkers of others."""
+    python = os.environ.get(PEERS)
+    if not python:
+        raise Skipped(f"{PEERS} names no Python with onnx and polygraphy")
+    graph = str(bench.package(LARGE) / "image_gen_denoiser" / "model.onnx")
+    command = [*NTOOL, "verify-package", graph, "--no-run"]
+    check = "import sys; from onnx.bin.checker import check_model; sys.exit(check_model())"
+    others = {
+        "check-model of onnx": [python, "-c", check, graph],
+        "polygraphy inspect model": [python, "-m", "polygraphy", "inspect", "model", graph],
+        "polygraphy check lint": [python, "-m", "polygraphy", "check", "lint", graph],
+    }
+    for name, other in others.items():
+        ours, theirs = in_turn(1, partial(run, command), partial(run, other))
+        yield Line(
+            f"verify-peers, {name}",
+            spent(ours, "--no-run"),
+            spent(theirs, name),
+            f"{theirs.cpu / ours.cpu:.1f}x faster",
+        )
 
 
 ROWS = (
@@ -160,4 +217,15 @@ ROWS = (
     Row("export-linked", "export without copying, of a sparse 50 GB checkpoint", linked),
     Row("export-dry-run", "dry run of a sparse 50 GB checkpoint", dry_run),
     Row("verify-structure", "structure checks of that package", structure),
+    Row(
+        "verify-data",
+        "data.* of a package of 2.8 GB with SHA256SUMS",
+        partial(every_byte, "verify-data", ["--check", "data.*"]),
+    ),
+    Row(
+        "verify-values",
+        "its weights against its checkpoint, half of them BF16 there",
+        partial(every_byte, "verify-values", ["--check", "weights.values"]),
+    ),
+    Row("verify-peers", "one graph of it through other checkers", peers),
 )

@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import os
 import time
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from ..console import console
-from ..options import Device
+from ..options import Device, Force
 from ..verify_options import Golden, Picture, Report
 
 
@@ -61,6 +62,11 @@ def verify_package(
     ] = None,
     report: Report = None,
     picture: Picture = None,
+    compact: Annotated[
+        str | None,
+        typer.Option("--compact", metavar="OUT", help="Write it anew without orphan bytes."),
+    ] = None,
+    force: Force = False,
     device: Device = "auto",
     print_schema: Annotated[
         bool,
@@ -82,7 +88,10 @@ def verify_package(
 
     if write_manifest and manifest:
         raise UsageProblem("--write-manifest with --manifest", expected="one of them")
-    ids = verify.select(check or (), skip or (), run=not no_run)
+    if force and compact is None:
+        raise UsageProblem("--force", expected="--compact OUT with it")
+    left_out = [*(skip or ()), *(["data.orphans"] if compact else [])]  # what it is to remove
+    ids = verify.select(check or (), left_out, run=not no_run)
     named = {i for i in ids if i in (check or ())}
     if "weights.values" in named and against is None:
         raise UsageProblem("--check weights.values", expected="--against SOURCE with it")
@@ -123,9 +132,15 @@ def verify_package(
             asked = {k: ", ".join(v or ()) for k, v in words.items()}
             asked["device"] = options.device[0]
             out.write("file", **paged.write(subject, rows, tally.summary(), asked))
+        if compact and tally.ok:
+            from ..lib.package import compact as anew
+
+            before, after = anew.write(subject, Path(compact), force=force)
+            out.write("file", **anew.record(before, after, compact))
         out.write("summary", **tally.summary(), seconds=round(time.monotonic() - started, 3))
     fault = tally.fault()
     if fault is not None:
         kept = f"; {sums.NAME} not written" if write_manifest else ""
+        kept += f"; {compact} not written" if compact else ""
         console.say(f"{fault[0]}{kept}; {fault[1][:1000]}")
         raise typer.Exit(1)

@@ -138,6 +138,7 @@ _ntool_takes() {
         'verify-package --manifest') kind=file ;;
         'verify-package --report') kind=file ;;
         'verify-package --picture') kind=file ;;
+        'verify-package --compact') kind=text ;;
         'verify-package --device') kind=words choices='auto cpu cuda' ;;
         'verify-package --format') kind=words choices='jsonl table csv tsv junit' ;;
         'verify-package --progress') kind=words choices='auto always never plain json' ;;
@@ -164,7 +165,7 @@ _ntool_options() {
         export-component) choices='--output -o --dtype --set --ep --force-f16 --data --external-data --max-shard-size --shard-size --text-only --dequantize --scale-reading --revision --force --dry-run --format --progress --quiet -q --verbose -v --help -h' ;;
         run-prefill) choices='--prompt --prompt-file --messages --query --tokens --image --task --system --think --min-pixels --max-pixels --pad --decode --raw --all-logits --size --steps --cfg --img-cfg --cfg-norm --cfg-interval --shift --t-eps --seed --rng --latent --device --threads --low-memory --output -o --format --progress --quiet -q --verbose -v --help -h' ;;
         sample-image) choices='--output -o --prompt --image --prompts --messages --query --system --think --min-pixels --max-pixels --prefix --prefix-images-only --prefix-unconditional --size --fit --steps --cfg --img-cfg --cfg-norm --cfg-interval --shift --t-eps --seed --count --rng --latent --save-latent --trace --sheet --no-metadata --device --threads --low-memory --plan --format --progress --quiet -q --verbose -v --help -h' ;;
-        verify-package) choices='--check --skip --standard-only --against --golden --no-run --write-manifest --manifest --report --picture --device --print-schema --format --progress --quiet -q --verbose -v --help -h' ;;
+        verify-package) choices='--check --skip --standard-only --against --golden --no-run --write-manifest --manifest --report --picture --compact --force --device --print-schema --format --progress --quiet -q --verbose -v --help -h' ;;
         doctor) choices='--format --progress --quiet -q --verbose -v --help -h' ;;
         completion) choices='--format --progress --quiet -q --verbose -v --help -h' ;;
         *) choices='' ;;

@@ -164,6 +164,7 @@ set -g __ntool_valued \
     'verify-package --manifest' \
     'verify-package --report' \
     'verify-package --picture' \
+    'verify-package --compact' \
     'verify-package --device' \
     'verify-package --format' \
     'verify-package --progress' \
@@ -383,6 +384,8 @@ complete -c ntool -n '__ntool_at verify-package' -l write-manifest -d 'Write SHA
 complete -c ntool -n '__ntool_at verify-package' -l manifest -r -F -d 'Compare with this list of SHA-256 sums.'
 complete -c ntool -n '__ntool_at verify-package' -l report -r -F -d 'Write what was found as one HTML page.'
 complete -c ntool -n '__ntool_at verify-package' -l picture -r -F -d 'Show it on the page. May be repeated.'
+complete -c ntool -n '__ntool_at verify-package' -l compact -x -d 'Write it anew without orphan bytes.'
+complete -c ntool -n '__ntool_at verify-package' -l force -d 'Replace an existing output.'
 complete -c ntool -n '__ntool_at verify-package' -l device -x -a 'auto cpu cuda' -d 'auto, cpu, cuda or cuda:INDEX.'
 complete -c ntool -n '__ntool_at verify-package' -l print-schema -d 'Print the schema of package.json.'
 complete -c ntool -n '__ntool_at verify-package' -l format -x -a 'jsonl table csv tsv junit' -d 'Form of the records. Default: table on a terminal, else jsonl.'

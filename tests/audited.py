@@ -1,9 +1,11 @@
-"""`python audited.py FOLDER ARGUMENTS...`: ntool, watched.
+"""What a command opens and does, seen by an audit hook.
 
-After its own output it says on the last line of standard error, as JSON: `opened`, the files
-outside of FOLDER and of Python itself that were opened; `events`, what else it did that a reader
-of headers has no reason for (sockets, processes, deleting, renaming, memory maps); and `rss`, its
-peak memory in bytes.
+`python audited.py FOLDER ARGUMENTS...` is ntool, watched from its first import on; the server of
+`fork_server.py` puts the same hook into the children that it forks. After its own output the
+command says on the last line of standard error, as JSON: `opened`, the files outside of FOLDER and
+of Python itself that were opened; `events`, what else it did that a reader of files has no reason
+for (sockets, processes, memory maps, and deleting, renaming or making things outside of the folders
+in the environment variable NTOOL_WRITABLE); and `rss`, its peak memory in bytes.
 """
 
 from __future__ import annotations
@@ -12,13 +14,24 @@ import json
 import os
 import resource
 import sys
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 SUSPICIOUS = (
     *("socket.", "subprocess.", "os.system", "os.exec", "os.posix_spawn", "os.fork", "ctypes."),
-    *("os.remove", "os.rename", "os.link", "os.symlink", "os.mkdir", "os.rmdir", "os.truncate"),
-    *("os.chmod", "os.chown", "shutil.", "pty.", "mmap.", "ftplib.", "urllib.", "pickle."),
+    *("shutil.unpack", "pty.", "mmap.", "ftplib.", "urllib.", "pickle.", "webbrowser."),
 )
+CHANGES = (
+    *("os.remove", "os.rename", "os.link", "os.symlink", "os.mkdir", "os.rmdir", "os.truncate"),
+    *("os.chmod", "os.chown", "shutil.rmtree", "shutil.move", "shutil.copy"),
+)
+"""Events of which every path must be below one of the writable folders."""
+
+HARMLESS = (os.devnull, "/proc/meminfo", "/sys/fs/cgroup/memory.max")
+"""What anybody may read: how much memory there is."""
+DRIVER = "libcuda.so.1"
+"""The library that is asked whether there is a GPU."""
 
 
 def peak_memory() -> int:
@@ -32,33 +45,77 @@ def peak_memory() -> int:
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def main(folder: str, arguments: list[str]) -> int:
+def watch(inside: str, writable: list[str]) -> Callable[[], dict[str, Any]]:
+    """Watch this process from now on; the result tells what was seen so far.
+
+    Args:
+        inside: the folder that may be read.
+        writable: folders that may be read and changed.
+    """
     import ntool
     import ntool.commands
     import ntool.lib
-    from ntool.guard import run
 
     own = [os.path.realpath(p) for p in (sys.prefix, sys.base_prefix)]
     for package in (ntool, ntool.commands, ntool.lib):
         own += map(os.path.realpath, package.__path__)
     own += [os.path.realpath(p) for p in sys.path if p]
-    roots = tuple(os.path.join(p, "") for p in (*own, os.path.realpath(folder)))
+    changeable = tuple(os.path.join(os.path.realpath(p), "") for p in writable)
+    roots = (*(os.path.join(p, "") for p in (*own, os.path.realpath(inside))), *changeable)
     opened: list[str] = []
     events: list[str] = []
+    with suppress(OSError), open("/proc/self/clear_refs", "w") as f:
+        f.write("5")  # the peak of a forked process begins with what it has now
+    start = peak_memory()
+
+    def below(path: str, folders: tuple[str, ...]) -> bool:
+        return os.path.join(path, "").startswith(folders)
+
+    def opens(path: str) -> None:
+        if not os.path.isabs(path) and not os.path.lexists(path):
+            return  # beside a folder that is open: the event does not say which, its own open did
+        real = os.path.realpath(path)
+        if not below(real, roots) and real not in HARMLESS:
+            opened.append(real)
+
+    def changes(event: str, details: tuple[Any, ...]) -> None:
+        # the last value is the descriptor of the folder that the path begins in, or -1
+        at = details[-1] if event.startswith("os.") and type(details[-1]) is int else -1
+        beside = os.getcwd() if at < 0 else os.readlink(f"/proc/self/fd/{at}")
+        for given in details:
+            if isinstance(given, str | bytes):
+                path = os.path.join(beside, os.fsdecode(given))
+                real = os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))
+                if not below(real, changeable):
+                    events.append(f"{event} {real}")
 
     def hook(event: str, details: tuple[Any, ...]) -> None:
-        if event == "open" and isinstance(details[0], str | bytes):
-            path = os.path.realpath(os.fsdecode(details[0]))
-            if not os.path.join(path, "").startswith(roots) and path != os.devnull:
-                opened.append(path)
-        elif event.startswith(SUSPICIOUS):
-            events.append(event)
+        if event == "open":
+            if isinstance(details[0], str | bytes):
+                opens(os.fsdecode(details[0]))
+        elif event.startswith(CHANGES):
+            changes(event, details)
+        elif event.startswith(SUSPICIOUS) and details[:1] != (DRIVER,):
+            events.append(f"{event} {details[:1]}")
 
     sys.addaudithook(hook)
+
+    def report() -> dict[str, Any]:
+        seen = {"opened": opened.copy(), "events": events.copy()}
+        peak = peak_memory()
+        return {**seen, "rss": peak, "grown": peak - start}
+
+    return report
+
+
+def main(folder: str, arguments: list[str]) -> int:
+    from ntool.guard import run
+
+    writable = os.environ.get("NTOOL_WRITABLE", "")
+    report = watch(folder, writable.split(os.pathsep) if writable else [])
     code = run(arguments)
     sys.stdout.flush()
-    report = {"opened": opened.copy(), "events": events, "rss": peak_memory()}
-    print("\n" + json.dumps(report), file=sys.stderr, flush=True)
+    print("\n" + json.dumps(report()), file=sys.stderr, flush=True)
     return code
 
 

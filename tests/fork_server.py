@@ -1,12 +1,14 @@
-"""`ntool` without its start-up time, for tests that call it from a shell.
+"""`ntool` without its start-up time, for tests that call it from a shell or watch what it does.
 
 Most of a short call is the import of NumPy, ONNX and ONNX Runtime. A server imports them once and
 forks for each call; the stub that the shell finds as `ntool` sends its arguments, folder and
 standard streams there. Each call is still a process of its own, with real pipes and exit codes.
+`Server.watched` sends a call from the test itself, to be watched by an audit hook.
 """
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import shlex
@@ -14,11 +16,15 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import NoReturn
+from pkgutil import walk_packages
+from tempfile import TemporaryFile
+from typing import Any, NoReturn
 
 STUB = """\
 #!/bin/sh
@@ -35,38 +41,124 @@ sys.exit(int(s.recv(8) or b"70"))
 """`_socket` alone starts in half the time of `socket`."""
 LOADED = (
     *("numpy", "ml_dtypes", "onnx", "onnxruntime", "tokenizers", "PIL.Image", "jsonschema"),
-    *("safetensors.numpy", "ntool.app", "ntool.lib.package.verify", "ntool.lib.package.export"),
-    *(f"ntool.lib.families.neo_chat.{name}" for name in ("export", "order", "prefill_run")),
+    *("safetensors.numpy", "concurrent.futures.thread", "logging", "ntool.guard"),
 )
-"""What commands import inside their functions."""
+"""What commands import inside their functions, beside the modules of `ntool.lib`."""
+
+
+LIGHT = (
+    *("ntool.guard", "ntool.lib.inspection", "ntool.lib.judgement", "ntool.lib.census_files"),
+    *("ntool.lib.experts.detect", "ntool.lib.fp8.preflight", "ntool.lib.families.recognise"),
+    *("ntool.lib.checkpoint.onnx_header", "ntool.lib.checkpoint.gguf_header"),
+)
+WATCHED = "\1watched"
+"""First word of a call that is to be watched; after it the folder that may be read, and those that
+may be changed."""
+
+
+@dataclass(frozen=True)
+class Watched:
+    """How a watched call ended.
+
+    Attributes:
+        opened, events: see `audited.py`.
+        rss, grown: peak memory in bytes, and what of it the libraries that the server had loaded
+            already do not account for.
+    """
+
+    code: int
+    out: str
+    err: str
+    seconds: float
+    opened: list[str]
+    events: list[str]
+    rss: int
+    grown: int
+
+
+class Server:
+    """A process that answers calls of ntool by forking."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+
+    def watched(
+        self, arguments: list[str], cwd: Path, inside: Path, writable: list[Path]
+    ) -> Watched:
+        """Run `ntool ARGUMENTS` in a folder, watched; standard input is empty.
+
+        Args:
+            inside: the folder that may be read.
+            writable: folders that may be read and changed.
+        Raises:
+            TimeoutError: no answer after a minute.
+        """
+        words = [WATCHED, str(inside), os.pathsep.join(map(str, writable)), str(cwd), *arguments]
+        with (
+            TemporaryFile() as out,
+            TemporaryFile() as err,
+            open(os.devnull, "rb") as nothing,
+            socket.socket(socket.AF_UNIX) as call,
+        ):
+            call.settimeout(60)
+            call.connect(self._address)
+            streams = [f.fileno() for f in (nothing, out, err)]
+            started = time.monotonic()
+            socket.send_fds(call, [os.fsencode("\0".join(words))], streams)
+            answer = b"".join(iter(lambda: call.recv(1 << 16), b""))
+            seconds = time.monotonic() - started
+            out.seek(0)
+            err.seek(0)
+            said, warned = out.read().decode(), err.read().decode()
+        assert answer, f"{arguments}: the process died: {warned[-2000:]}"
+        return Watched(out=said, err=warned, seconds=seconds, **json.loads(answer))
+
+
+@contextmanager
+def served(folder: Path, env: dict[str, str], light: bool = False) -> Iterator[Server]:
+    """A server whose socket is in a folder; its calls have the environment `env`.
+
+    Args:
+        light: for commands that read headers, which need no libraries: a smaller process forks in
+            less time.
+    """
+    address = str(folder / ("light" if light else "s"))
+    command = [sys.executable, __file__, address, *(["light"] if light else [])]
+    with subprocess.Popen(
+        command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as server:
+        assert server.stdin is not None and server.stdout is not None
+        assert server.stdout.readline() == b"ready\n"
+        try:
+            yield Server(address)
+        finally:
+            server.terminate()
 
 
 @contextmanager
 def ntool_in(folder: Path, env: dict[str, str]) -> Iterator[None]:
     """A program `ntool` in a folder; its calls have the environment `env`."""
-    address = str(folder / "s")
     stub = folder / "ntool"
-    stub.write_text(STUB.format(python=shlex.quote(sys.executable), address=json.dumps(address)))
+    address = json.dumps(str(folder / "s"))
+    stub.write_text(STUB.format(python=shlex.quote(sys.executable), address=address))
     stub.chmod(0o755)
-    with subprocess.Popen(
-        [sys.executable, __file__, address], env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as server:
-        assert server.stdin is not None and server.stdout is not None
-        assert server.stdout.readline() == b"ready\n"
-        try:
-            yield
-        finally:
-            server.terminate()
+    with served(folder, env):
+        yield
 
 
-def serve(address: str) -> NoReturn:
+def serve(address: str, light: bool = False) -> NoReturn:
     """Fork for each call, until terminated."""
-    for name in LOADED:
-        import_module(name)
-    from ntool.app import application
+    import ntool.lib
+    from ntool import app
 
-    application()
-    _one_thread()
+    ours = (m.name for m in walk_packages(ntool.lib.__path__, "ntool.lib."))
+    for name in LIGHT if light else (*LOADED, *ours):
+        import_module(name)
+    made = app.application()
+    app.application = lambda: made
+    if not light:
+        _one_thread()
+    gc.freeze()  # the collector of a child then leaves the pages of the server alone
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(address)
     listener.listen(64)
@@ -105,19 +197,27 @@ def _reap(signum: int, frame: object) -> None:
 def _answer(call: socket.socket, message: bytes, streams: list[int]) -> NoReturn:
     from ntool.guard import run
 
-    code = 70
+    code, seen = 70, None
     try:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         for number, fd in enumerate(streams):
             os.dup2(fd, number)
             os.close(fd)
-        folder, *arguments = os.fsdecode(message).split("\0")
+        words = os.fsdecode(message).split("\0")
+        if words[0] == WATCHED:
+            from audited import watch
+
+            _, inside, writable, *words = words
+            seen = watch(inside, writable.split(os.pathsep) if writable else [])
+        folder, *arguments = words
         os.chdir(folder)
         code = run(arguments)
+        sys.stdout.flush()
     finally:
-        call.sendall(str(code).encode())
+        answer: Any = code if seen is None else {"code": code, **seen()}
+        call.sendall(json.dumps(answer).encode())
         os._exit(code)
 
 
 if __name__ == "__main__":
-    serve(sys.argv[1])
+    serve(sys.argv[1], light="light" in sys.argv[2:])

@@ -58,6 +58,28 @@ class OpenFile:
             self.bytes_read += len(piece)
         return b"".join(pieces)
 
+    def read_into(self, offset: int, buffer: bytearray | memoryview) -> int:
+        """Fill a buffer with the bytes from `offset` on; how many, fewer only at the end of the
+        file. The memory of a buffer that is used again costs nothing."""
+        view = memoryview(buffer)
+        done = 0
+        while done < len(view) and (count := os.preadv(self._fd, [view[done:]], offset + done)):
+            done += count
+        self.bytes_read += done
+        return done
+
+    def bands(self, offset: int, nbytes: int, size: int = 1 << 20) -> Iterator[memoryview]:
+        """`nbytes` bytes from `offset` on in pieces of `size`, all in one buffer: a piece holds
+        only until the next is asked for. Ends early where the file does."""
+        view = memoryview(bytearray(min(size, nbytes)))
+        end = offset + nbytes
+        while offset < end:
+            count = self.read_into(offset, view[: end - offset])
+            if not count:
+                return
+            yield view[:count]
+            offset += count
+
     @property
     def stamp(self) -> tuple[int, int]:
         """Size and time of change in ns, when it was opened."""

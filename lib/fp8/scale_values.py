@@ -83,7 +83,7 @@ def check(
 def _note(values: Values, problems: list[Problem], scale: Tensor, raw: bytes, limit: int) -> None:
     """Count what is odd about one scale, and tell of it."""
     if scale.dtype in _FLOATS and not raw.strip(b"\0"):
-        values.zero += 1
+        values.zero += 1  # all of them: a hole in the file, or a matrix of zeros; counted alone
         return
     found = _found(scale.dtype, raw)
     if found is None:
@@ -91,7 +91,7 @@ def _note(values: Values, problems: list[Problem], scale: Tensor, raw: bytes, li
     what, severity, text = found
     count = getattr(values, what) + 1
     setattr(values, what, count)
-    if count <= limit and severity:
+    if count <= limit:
         no_value = what == "non_finite"  # a fault of the file; the others are odd
         problems.append(
             Problem("bad-scale", text, severity, scale.file, scale.name, malformed=no_value)
@@ -154,7 +154,7 @@ def fault(dtype: str, raw: bytes) -> str | None:
 
 
 def _found(dtype: str, raw: bytes) -> tuple[str, str, str] | None:
-    """(counter, severity or "", message) of the worst value, None where all are sound."""
+    """(counter, severity, message) of the worst value, None where all are sound."""
     values = array("d", numbers(dtype, raw))
     for i, v in enumerate(values):
         if not math.isfinite(v):
@@ -162,4 +162,7 @@ def _found(dtype: str, raw: bytes) -> tuple[str, str, str] | None:
     for i, v in enumerate(values):
         if v < 0:
             return "negative", "warning", f"scale {i}: found {v}, expected a positive number"
-    return ("zero", "", "") if 0.0 in values else None
+    for i, v in enumerate(values):
+        if v == 0:
+            return "zero", "info", f"scale {i}: found {v}, which makes its block zero"
+    return None

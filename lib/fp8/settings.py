@@ -57,7 +57,14 @@ def read_settings(config: dict[str, Any]) -> Settings:
             names is not None,
             problems,
         )
-    return Settings()
+    odd = [k for k in QUANTIZATION if not isinstance(config.get(k), dict | None)]
+    return Settings(
+        problems=[
+            Problem("bad-quantization", f"{key}: found {str(config[key])[:60]}, expected an object",
+                    file="config.json")
+            for key in odd
+        ]
+    )  # fmt: skip
 
 
 def _candidates(config: dict[str, Any]) -> Iterator[dict[str, Any]]:

@@ -5,17 +5,17 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 
 from ..checkpoint.paths import contained, path_fault
 from ..checkpoint.regular_file import open_regular, read_all
-from ..errors import InputError
+from ..errors import InputError, NtoolError
 from . import layout
 
 NAME = layout.SUMS
 MAX_SUMS = 16 << 20
 MAX_FILES = 100_000
-BAND = 8 << 20
+THREADS = 4
 _LINE = re.compile(r"([0-9a-fA-F]{64}) [ *](.+)")
 
 
@@ -93,13 +93,32 @@ def digest(root: str, name: str, progress: Callable[[int], object] = lambda n: N
         raise InputError(f"{name}: {problem.message}")
     h = hashlib.sha256()
     with open_regular(real, name) as f:
-        for at in range(0, f.nbytes, BAND):
-            band = f.read(at, BAND)
+        for band in f.bands(0, f.nbytes):
             h.update(band)
             progress(len(band))
         if not f.unchanged():
             raise InputError(f"{name}: changed while it was read")
     return h.hexdigest()
+
+
+def digests(
+    root: str, names: Iterable[str], progress: Callable[[int], object] = lambda n: None
+) -> Iterator[tuple[str, str | InputError]]:
+    """(name, SHA-256 in hex or why there is none) of files of a folder, in their order; several at
+    once: neither reading nor hashing holds other threads up."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    def one(name: str) -> str | InputError:
+        try:
+            return digest(root, name, progress)
+        except InputError as e:
+            return e
+        except NtoolError as e:
+            return InputError(e.message)
+
+    names = list(names)
+    with ThreadPoolExecutor(min(THREADS, os.cpu_count() or 1)) as pool:
+        yield from zip(names, pool.map(one, names), strict=True)
 
 
 def write(root: str, progress: Callable[[int], object] = lambda n: None) -> int:
@@ -114,11 +133,15 @@ def write(root: str, progress: Callable[[int], object] = lambda n: None) -> int:
     path = os.path.join(root, NAME)
     if os.path.islink(path):
         raise InputError(f"{NAME}: a symbolic link", expected="a file of the package, or none")
-    lines = []
-    for name in files(root):
+    names = files(root)
+    for name in names:
         fault = path_fault(name)
         if fault:
             raise InputError(f"file '{name}' {fault}", hint=f"rename it; {NAME} cannot list it")
-        lines.append(f"{digest(root, name, progress)}  {name}\n")
+    lines = []
+    for name, found in digests(root, names, progress):
+        if isinstance(found, InputError):
+            raise found
+        lines.append(f"{found}  {name}\n")
     write_whole(path, lambda f: f.write("".join(lines).encode()))
     return len(lines)

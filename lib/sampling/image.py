@@ -39,6 +39,13 @@ KEPT_CHUNKS = (b"IHDR", b"PLTE", b"tRNS", b"IDAT", b"IEND")
 dropped unread, which also takes away their decompression bombs."""
 _DEPTHS = {0: (1, 2, 4, 8, 16), 2: (8, 16), 3: (1, 2, 4, 8), 4: (8, 16), 6: (8, 16)}
 """PNG colour type -> bits that a sample may have."""
+_CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
+"""PNG colour type -> samples of a pixel."""
+_ADAM7 = ((0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4), (1, 0, 2, 2),
+          (0, 1, 1, 2))  # fmt: skip
+"""First column and row of each pass of an interlaced PNG, and the steps. Source: PNG 8.2."""
+_INFLATED = 1 << 20
+"""Bytes of pixels that are made at once to count them."""
 
 
 def to_uint8(z: NDArray[np.float32]) -> U8:
@@ -316,6 +323,7 @@ def _plain_png(data: bytes, name: str, max_pixels: int) -> bytes:
     width, height = struct.unpack(">II", chunks[0][1][:8])
     _check_size(name, width, height, max_pixels)
     _check_form(chunks, name)
+    _check_rows(chunks, name)
     parts = [PNG_SIGNATURE]
     for kind, body in chunks:
         if kind in KEPT_CHUNKS:
@@ -350,6 +358,30 @@ def _check_form(chunks: list[tuple[bytes, bytes]], name: str) -> None:
             )
     if colour == 3 and not palettes:
         raise InputError(f"{name}: PNG palette is missing")
+
+
+def _check_rows(chunks: list[tuple[bytes, bytes]], name: str) -> None:
+    """Refuse compressed data that end before the last row: Pillow leaves the rest black."""
+    width, height, depth, colour, _, _, interlace = struct.unpack(">IIBBBBB", chunks[0][1])
+    bits = depth * _CHANNELS[colour]
+    passes = _ADAM7 if interlace else ((0, 0, 1, 1),)
+    wanted = 0
+    for x, y, dx, dy in passes:
+        columns, rows = -(-(width - x) // dx), -(-(height - y) // dy)
+        if columns > 0 and rows > 0:
+            wanted += rows * (1 + (columns * bits + 7) // 8)
+    inflate, found = zlib.decompressobj(), 0
+    try:
+        for body in (body for kind, body in chunks if kind == b"IDAT"):
+            while found < wanted and body:
+                found += len(inflate.decompress(body, _INFLATED))
+                body = inflate.unconsumed_tail
+    except zlib.error as e:
+        raise InputError(f"{name}: damaged or truncated PNG picture ({e})") from e
+    if found < wanted:
+        raise InputError(
+            f"{name}: truncated PNG: bytes of pixels", found=found, expected=f"at least {wanted}"
+        )
 
 
 def _check_size(name: str, width: int, height: int, max_pixels: int) -> None:

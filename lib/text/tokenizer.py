@@ -83,6 +83,11 @@ class Tokenizer:
                 raise InputError("token id", found=i, expected=f"0..{self.size - 1}")
         return str(self._backend.decode(ids, skip_special_tokens=skip_special))
 
+    def word(self, i: int) -> str | None:
+        """Text of one id, special ones included; None where only the model has that id (many
+        models have a few more than their vocabulary)."""
+        return self.decode([i], skip_special=False) if 0 <= i < self.size else None
+
     def token(self, i: int) -> str | None:
         """Exact spelling of a token by its id in the vocabulary; None where there is none."""
         found = self._backend.id_to_token(i)

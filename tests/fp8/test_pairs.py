@@ -194,7 +194,7 @@ def test_the_grid_is_that_of_walking_over_blocks(r: int, c: int, bo: int, bi: in
             (16, 16),
         ),
         ({"quantization_config": {}}, None),
-        ({"quantization_config": "fp8"}, None),
+        ({"quantization_config": None}, None),
         ({}, None),
     ],
 )  # fmt: skip
@@ -210,6 +210,12 @@ def test_block_sizes_that_cannot_be(block: Any) -> None:
     settings = read_settings({"quantization_config": {"weight_block_size": block}})
     assert settings.block is None
     assert [p.code for p in settings.problems] == ["bad-block"]
+
+
+@pytest.mark.parametrize("value", ["fp8", [], 8, True])
+def test_settings_that_are_no_object(value: Any) -> None:
+    settings = read_settings({"quantization_config": value})
+    assert [p.code for p in settings.problems] == ["bad-quantization"]
 
 
 def test_the_skip_list_has_names_and_expressions() -> None:

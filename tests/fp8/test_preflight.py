@@ -79,8 +79,8 @@ VALUES = [
     ((math.inf, 1.0), "non_finite", 1),
     ((-math.inf, 1.0), "non_finite", 1),
     ((0.5, -1.0), "negative", 1),
-    ((0.5, 0.0), "zero", 0),
-    ((0.5, -0.0), "zero", 0),
+    ((0.5, 0.0), "zero", 1),
+    ((0.5, -0.0), "zero", 1),
     ((0.0, 0.0), "zero", 0),
     ((2.0**-14, 60000.0), "", 0),
     ((-1.0, math.nan), "non_finite", 1),
@@ -103,7 +103,8 @@ def test_values(
         counts[kind] = 1
     assert vars(got) == counts
     assert [p.name for p in problems] == ["s1"] * listed
-    assert [p.severity for p in problems] == ["warning" if kind == "negative" else "error"] * listed
+    severity = {"negative": "warning", "zero": "info"}.get(kind, "error")
+    assert [p.severity for p in problems] == [severity] * listed
 
 
 @pytest.mark.parametrize("dtype", ["F8_E8M0", "U8"])

@@ -21,6 +21,7 @@ from ntool.lib.inspection import counted_records
 from ntool.lib.records import dumps, read
 
 from ..checkpoint.header_files import InMemory
+from . import package_targets
 
 T = TypeVar("T")
 DATA = Path(__file__).parents[1] / "data"
@@ -114,6 +115,7 @@ TARGETS: dict[str, Callable[[bytes], None]] = {
     "index": index,
     "config": config,
     "records": records,
+    **package_targets.TARGETS,
 }
 _CASES = {
     "safetensors": "st-*/*.safetensors",
@@ -149,6 +151,8 @@ def seeds(target: str, folder: str) -> list[bytes]:
     """
     if target == "records":
         return [_STREAM]
+    if target in package_targets.TARGETS:
+        return package_targets.seeds(target)
     found = [p for p in sorted(_cases(folder).glob(_CASES[target])) if p.is_file()]
     raw = [p.read_bytes() for p in found if p.stat().st_size <= MOST]
     assert len(raw) > 4, target

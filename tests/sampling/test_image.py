@@ -221,7 +221,7 @@ def flipped(data, at):
         (flipped(png(), 42), "chunk IDAT at byte 33: wrong CRC"),
         (image.PNG_SIGNATURE + chunk(b"IEND", b""), "does not begin with IHDR"),
         (image.PNG_SIGNATURE + chunk(b"IHDR", b"\0" * 12), "does not begin with IHDR"),
-        (png(raw=bytes(3)), "damaged or truncated PNG"),
+        (png(raw=bytes(3)), "truncated PNG: bytes of pixels: found 3, expected at least 14"),
         (png(depth=3), "PNG colour type and bits: found 2, 3"),
         (png(colour=5), "PNG colour type and bits: found 5, 8"),
         (png(methods=(1, 0, 0)), "PNG compression method: found 1"),

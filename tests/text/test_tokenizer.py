@@ -125,6 +125,8 @@ def test_text_that_is_not_text(real):
     for bad in (-1, t.size):
         with pytest.raises(InputError, match=str(bad)):
             t.decode([bad])
+        assert t.word(bad) is None
+    assert t.word(t.size - 1) == t.decode([t.size - 1], skip_special=False)
     with pytest.raises(SourceNotFound, match="<nope>"):
         t.id("<nope>")
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from .tasks import TASKS as TASKS
+
 if TYPE_CHECKING:
     from ...checkpoint.tensor import Checkpoint
     from ...package.bindings import Rename

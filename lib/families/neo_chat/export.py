@@ -18,6 +18,7 @@ from . import COMPONENTS, GENERATION_COMPONENTS, NAME
 from .components import BUILDERS
 from .config import NeoChatConfig, read_config
 from .processor import processor_json
+from .tasks import TASKS
 from .weights import head_width, refuse_layered, renamed
 
 SPECIAL_TOKENS = (
@@ -49,27 +50,6 @@ DEFAULTS: dict[str, dict[str, Any]] = {
 }
 """Defaults of the published command line (docs/neo-chat.md 5.13). An edit has the shape of its
 first picture, at `target_pixels`."""
-
-
-LOOP: dict[str, Any] = {
-    "each_step": ["image_gen_embedding"],
-    "each_step_and_branch": ["image_gen_denoiser"],
-    "state": "z",
-    "prediction": "x0",
-    "velocity": "(x0 - z) / max(1 - t, t_eps)",
-    "update": "z + (t_next - t) * v",
-}
-EDIT_GUIDANCE = [
-    {"when": "not (lo == 0 or lo < t < hi)", "v": "cond"},
-    {"when": "cfg == 1 and img_cfg == 1", "v": "cond"},
-    {"when": "img_cfg == 1", "v": "img_cond + cfg * (cond - img_cond)"},
-    {"when": "cfg == img_cfg", "v": "uncond + cfg * (cond - uncond)"},
-    {
-        "when": "otherwise",
-        "v": "uncond + cfg * (cond - img_cond) + img_cfg * (img_cond - uncond)",
-    },
-]
-"""The first entry whose condition holds gives the velocity (docs/neo-chat.md 5.5)."""
 
 
 def open_model(checkpoint: Checkpoint, wishes: Wishes) -> NeoChat:
@@ -245,7 +225,6 @@ class NeoChat:
                 for i in layers
                 for role in ("key", "value")
             ]
-        prefill = ["embedding", "decoder"]
         return {
             "edges": edges,
             "positions": {
@@ -255,49 +234,5 @@ class NeoChat:
                 "token_pixels": self.config.F,
             },
             "noise_scale": self.noise(),
-            "tasks": {
-                "chat": {
-                    "prefixes": {"cond": "chat"},
-                    "once": ["vision_encoder", *prefill],
-                    "decode": {"each_token": prefill, "stop_token": "<|im_end|>"},
-                },
-                "text-to-image": {
-                    "prefixes": {"cond": "text-to-image", "uncond": "unconditional"},
-                    "once": prefill,
-                    "loop": LOOP,
-                    "guidance": [
-                        {
-                            "when": "cfg > 1 and lo <= t <= hi",
-                            "v": "uncond + cfg * (cond - uncond)",
-                        },
-                        {"when": "otherwise", "v": "cond"},
-                    ],
-                },
-                "image-edit": {
-                    "prefixes": {
-                        "cond": "image-edit",
-                        "img_cond": "images-only",
-                        "uncond": "unconditional",
-                    },
-                    "once": ["vision_encoder", *prefill],
-                    "loop": LOOP,
-                    "guidance": EDIT_GUIDANCE,
-                },
-                "interleave": {
-                    "prefixes": {
-                        "cond": "interleave",
-                        "img_cond": "images-only",
-                        "uncond": "unconditional",
-                    },
-                    "once": ["vision_encoder", *prefill],
-                    "decode": {
-                        "each_token": prefill,
-                        "stop_token": "<|im_end|>",
-                        "picture_token": "<img>",
-                        "reencode": ["vision_encoder", *prefill],
-                    },
-                    "loop": LOOP,
-                    "guidance": EDIT_GUIDANCE,
-                },
-            },
+            "tasks": TASKS,
         }

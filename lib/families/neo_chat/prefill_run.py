@@ -94,7 +94,7 @@ def run(
             "tokens": int(prefix.ids.shape[1]),
             "images": len(request.images),
             "next_token": best,
-            "next_text": pipeline.tokenizer.decode([best], skip_special=False),
+            "next_text": pipeline.tokenizer.word(best),
             "output": str(output) if output else None,
         },
     )
@@ -155,8 +155,7 @@ def interleaved(
 
 def word(pipeline: Pipeline, index: int, token: int) -> dict[str, Any]:
     """Fields of a `token` record."""
-    text = pipeline.tokenizer.decode([token], skip_special=False)
-    return {"index": index, "id": token, "text": text}
+    return {"index": index, "id": token, "text": pipeline.tokenizer.word(token)}
 
 
 def answer(pipeline: Pipeline, ids: list[int]) -> str:

@@ -223,7 +223,7 @@ def check_processor(values: dict[str, Any], where: str) -> None:
 
 def _same(given: Any, mine: Any, where: str) -> None:
     if isinstance(mine, dict):
-        for key in mine.keys() & given.keys() - {"schema", "rule"}:
+        for key in mine.keys() & given.keys() - {"schema"}:
             _same(given[key], mine[key], f"{where}: {key}")
     elif given != mine:
         raise Unsupported(where, found=given, expected=mine)

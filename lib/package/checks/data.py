@@ -20,7 +20,6 @@ from .subject import MAX_LISTED, Check, Finding, Part, Subject, bad, not_applica
 
 PADDING = 65536
 """Longest run of zero bytes between tensors that passes as alignment (writers align to a page)."""
-BAND = 8 << 20
 _DTYPES = {t.dtype: type_name(n) for n, t in TYPES.items() if not t.dtype.startswith("ONNX:")}
 _STORED = {v: k for k, v in _DTYPES.items()}
 
@@ -265,13 +264,10 @@ def hashes(subject: Subject) -> list[Finding]:
     own = layout.MANIFEST in wanted or not any(p.is_in_place for p in subject.parts)
     for name in sorted(set(found) - wanted.keys()) if own else ():
         findings.append(bad(f"{name}: there, but not listed", reason="extra"))
-    for name in sorted(wanted.keys() & set(found)):
-        try:
-            actual = sums.digest(subject.root, name)
-        except NtoolError as e:
-            findings.append(bad(e.message, reason="unreadable"))
-            continue
-        if actual != wanted[name]:
+    for name, actual in sums.digests(subject.root, sorted(wanted.keys() & set(found))):
+        if not isinstance(actual, str):
+            findings.append(bad(actual.message, reason="unreadable"))
+        elif actual != wanted[name]:
             findings.append(bad(f"{name}: SHA-256", wanted[name], actual, reason="hash"))
     return _limited(findings)
 
@@ -289,8 +285,8 @@ def _checksums(subject: Subject, part: Part) -> list[Finding]:
         if real not in known:
             h = hashlib.sha1(usedforsecurity=False)
             with open_regular(real, e.location) as f:
-                for at in range(0, f.nbytes, BAND):
-                    h.update(f.read(at, BAND))
+                for band in f.bands(0, f.nbytes):
+                    h.update(band)
             known[real] = h.hexdigest()
         if e.checksum.lower() != known[real]:
             text = f"{part.file}: {e.where}: checksum of {e.location}"

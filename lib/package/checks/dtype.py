@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 from onnx import TensorProto
 
 from ...checkpoint import onnx_walk as walk
 from ...checkpoint.onnx_types import type_name
 from ..abi import family_module
 from .graph import is_float
+from .graph import ports as graph_ports
 from .subject import Check, Finding, Part, Subject, bad
 
 
@@ -21,6 +25,8 @@ def policy(subject: Subject, part: Part) -> list[Finding]:
         if allowed is not None and entry[key] not in allowed:
             text = f"{part.file}: {key} {entry[key]} of {manifest['family']}'s {part.name}"
             findings.append(bad(text, list(allowed), entry[key], reason="refused"))
+    if abi is not None and not findings:
+        findings += _arithmetic(part, abi.ports(manifest).get(part.name, {}))
     for e in part.externals:
         found = type_name(e.tensor.data_type)
         claimed = entry.get("weight_dtypes", [entry["weight_dtype"]])
@@ -30,6 +36,21 @@ def policy(subject: Subject, part: Part) -> list[Finding]:
     if allowed is not None and "float16" not in allowed and not findings:
         findings += _half(part)
     return findings[:20]
+
+
+def _arithmetic(part: Part, ports: dict[str, Any]) -> Iterator[Finding]:
+    """Ports that the family has in the type of the arithmetic are of the type that is claimed."""
+    floats = {name for side in ports.values() for name, port in side.items() if port[0] == "float"}
+    given = {
+        p["name"]: p["dtype"]
+        for side in graph_ports(part.model).values()
+        for p in side
+        if p["name"] in floats
+    }
+    if given and part.entry["compute_dtype"] not in given.values():
+        text = f"{part.file}: compute_dtype, and the type of '{next(iter(given))}'"
+        found = part.entry["compute_dtype"]
+        yield bad(text, next(iter(given.values())), found, reason="arithmetic")
 
 
 def _half(part: Part) -> list[Finding]:

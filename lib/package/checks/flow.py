@@ -7,14 +7,16 @@ from typing import Any
 
 from onnx import ModelProto, numpy_helper
 
-from ...errors import NtoolError
+from ...errors import NtoolError, SourceNotFound
 from .. import layout
 from ..abi import family_module
 from .graph import ports
-from .subject import Check, Finding, Subject, bad, not_applicable, not_read
+from .subject import Check, Finding, Part, Subject, bad, not_applicable, not_read
 
 FLOATS = {"float32", "float16", "bfloat16"}
 """Types between which an edge may cast."""
+TOKENS = ("decode.stop_token", "decode.picture_token")
+"""Places of a task that name a special token: flow.tokens judges those."""
 
 
 def edges(subject: Subject) -> list[Finding]:
@@ -119,8 +121,11 @@ def _cache(manifest: dict[str, Any], found: dict[str, Any]) -> list[Finding]:
 def _tasks(manifest: dict[str, Any], there: set[str]) -> list[Finding]:
     abi = family_module(manifest["family"], "abi")
     optional = abi.OPTIONAL_COMPONENTS if abi else ()
+    known = getattr(abi, "TASKS", None)
     findings = []
     for task, value in manifest["workflow"]["tasks"].items():
+        if known is not None:
+            findings += _of_family(manifest["family"], task, value, known)
         loop, decode = value.get("loop", {}), value.get("decode", {})
         named = [*value["once"], *decode.get("each_token", ())]
         named += [*loop.get("each_step", ()), *loop.get("each_step_and_branch", ())]
@@ -129,6 +134,28 @@ def _tasks(manifest: dict[str, Any], there: set[str]) -> list[Finding]:
                 text = f"task {task}: component '{name}' is not in this package"
                 findings.append(bad(text, sorted(there), name, reason="task"))
     return findings
+
+
+def _of_family(family: str, task: str, value: Any, known: dict[str, Any]) -> list[Finding]:
+    """A task is that of the family: a runtime of the family reads no formula, it has them."""
+    if task not in known:
+        text = f"task {task}: not one of {family}"
+        return [bad(text, list(known), task, reason="task")]
+    wanted, found = dict(_leaves(known[task])), dict(_leaves(value))
+    for place in {**wanted, **found}:
+        if place not in TOKENS and wanted.get(place) != found.get(place):
+            text = f"task {task}: {place} of {family}"
+            return [bad(text, wanted.get(place), found.get(place), reason="task")]
+    return []
+
+
+def _leaves(value: dict[str, Any], place: str = "") -> Iterator[tuple[str, Any]]:
+    """(place, value) of what is no object."""
+    for key, inner in value.items():
+        if isinstance(inner, dict):
+            yield from _leaves(inner, f"{place}{key}.")
+        else:
+            yield f"{place}{key}", inner
 
 
 def tokens(subject: Subject) -> list[Finding]:
@@ -149,6 +176,9 @@ def tokens(subject: Subject) -> list[Finding]:
         try:
             one_file = tokenizer_json.FILE in layout.tokenizer_files(subject.family)[0]
             tokenizer = tokenizer_json.load_any(folder) if one_file else load(folder)
+        except SourceNotFound as e:
+            text = f"{e.message.replace(subject.root + '/', '')}: see layout.files"
+            return [not_applicable(text, see="layout.files")]
         except NtoolError as e:
             return [bad(e.message.replace(subject.root + "/", ""), reason="tokenizer")]
     findings = []
@@ -173,12 +203,20 @@ def tokens(subject: Subject) -> list[Finding]:
             text = f"workflow.{place}: not one of special_tokens"
             findings.append(bad(text, sorted(manifest["special_tokens"]), name, reason="no-token"))
     abi = family_module(manifest["family"], "abi")
+    for task, value in manifest["workflow"]["tasks"].items():
+        wanted = dict(_leaves(getattr(abi, "TASKS", {}).get(task, {})))
+        for place, name in _leaves(value):
+            given = wanted.get(place)
+            if place in TOKENS and name in manifest["special_tokens"] and given not in (None, name):
+                text = f"workflow.tasks.{task}.{place}"
+                findings.append(bad(text, given, name, reason="no-token"))
     for part in subject.parts:
         guards = (abi.token_guards(manifest) if abi else {}).get(part.name)
         if part.path is None or part.reading.findings:
             if guards is not None or part.entry["unsupported_token_ids"]:
                 findings.append(not_read(part))
             continue
+        findings += _width(part, manifest.get("vocab_size"))
         if guards is not None:
             port, token, wanted = guards
             found = _compared(part.model, port)
@@ -195,6 +233,15 @@ def tokens(subject: Subject) -> list[Finding]:
                 bad(text, [], sorted(missing), component=part.name, reason="token-guard")
             )
     return findings
+
+
+def _width(part: Part, size: int | None) -> Iterator[Finding]:
+    """Logits are as wide as the vocabulary that package.json tells."""
+    for p in ports(part.model)["outputs"]:
+        if size is not None and p["name"] == "logits" and p["shape"][-1:] not in ([size], [None]):
+            text = f"{part.file}: vocab_size of package.json, and the width of the logits"
+            want = p["shape"][-1] if p["shape"] else None
+            yield bad(text, want, size, component=part.name, reason="vocabulary")
 
 
 def _named_tokens(workflow: dict[str, Any]) -> Iterator[tuple[str, Any]]:

@@ -199,7 +199,25 @@ def names(subject: Subject, part: Part) -> list[Finding]:
     for name in sorted(used - listed):
         text = f"{part.file}: data file '{name}' is not in package.json"
         findings.append(bad(text, sorted(listed), name, reason="data-file"))
+    findings += _facts(subject.manifest or {}, part)
     return findings + abi_findings(subject.manifest or {}, part.name, found, part.file)
+
+
+def _facts(manifest: dict[str, Any], part: Part) -> Iterator[Finding]:
+    """What a graph says of itself in its properties."""
+    variant = manifest.get("variant")
+    values = variant.values() if isinstance(variant, dict) else ()
+    wanted = {
+        "ntool.family": manifest.get("family"),
+        "ntool.component": part.name,
+        "ntool.variant": "/".join(map(str, values)),
+    }
+    for prop in part.model.metadata_props:
+        if sorted(str(wanted.get(prop.key, prop.value)).split("/")) != sorted(
+            prop.value.split("/")
+        ):
+            text = f"{part.file}: property {prop.key}, and {layout.MANIFEST}"
+            yield bad(text, prop.value, wanted[prop.key], reason="property")
 
 
 def dead(subject: Subject, part: Part) -> list[Finding]:

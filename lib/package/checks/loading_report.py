@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from ...checkpoint.onnx_external import location_fault
+from ...checkpoint.onnx_types import type_name
 from ...checkpoint.strict_json import read_object
 from ...checkpoint.tensor import BITS
 from ...errors import InputError, NtoolError
@@ -32,7 +33,7 @@ def complete(subject: Subject) -> list[Finding]:
         rows = _rows(report)
     except NtoolError as e:
         return [bad(e.message, reason="malformed")]
-    findings = [*_head(report), *_counts(report, rows)]
+    findings = [*_head(report), *_counts(report, rows), *_format(subject, report)]
     if report.get("source") != (subject.manifest or {}).get("source"):
         text = f"{layout.REPORT}: source is not that of {layout.MANIFEST}"
         expected, actual = (subject.manifest or {}).get("source"), report.get("source")
@@ -117,6 +118,19 @@ def _head(report: dict[str, Any]) -> Iterator[Finding]:
         if not holds(report.get(field)):
             text = f"{layout.REPORT}: {field}"
             yield bad(text, words, report.get(field), reason="head")
+
+
+def _format(subject: Subject, report: dict[str, Any]) -> Iterator[Finding]:
+    """Codes are in the graphs if, and only if, the report says so."""
+    parts = [p for p in subject.parts if p.path is not None]
+    if any(p.reading.findings for p in parts) or len(parts) < len(subject.parts):
+        return  # then nobody knows
+    types = {type_name(e.tensor.data_type) for p in parts for e in p.externals}
+    codes = any(name.startswith("float8") for name in types)
+    given = report.get("output_weight_format")
+    if given in ("dense", "fp8_qdq") and codes is not (given == "fp8_qdq"):
+        text = f"{layout.REPORT}: output_weight_format, and the types of the weights"
+        yield bad(text, "fp8_qdq" if codes else "dense", given, reason="head")
 
 
 def _counts(report: dict[str, Any], rows: list[dict[str, Any]]) -> list[Finding]:

@@ -169,6 +169,7 @@ class Subject:
 
     Attributes:
         root: absolute folder, links resolved only where the user named one.
+        is_folder: whether a folder was named, not one graph.
         manifest: content of package.json, None without one.
     """
 
@@ -184,7 +185,8 @@ class Subject:
         if not path or "\0" in path or not os.path.exists(path):
             hint = _export_hint(path) if path.startswith(("demo:", "hf://")) else None
             raise SourceNotFound(f"{path}: no such file or folder", hint=hint)
-        if not os.path.isdir(path):
+        self.is_folder = os.path.isdir(path)
+        if not self.is_folder:
             self.root, name = os.path.split(os.path.abspath(path))
             if not path.lower().endswith(".onnx"):
                 raise SourceNotFound(

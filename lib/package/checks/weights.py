@@ -9,12 +9,12 @@ import ml_dtypes
 import numpy as np
 
 from ...checkpoint.onnx_external import External
-from ...checkpoint.regular_file import open_regular
+from ...checkpoint.regular_file import OpenFile, open_regular
 from ...checkpoint.tensor import BITS, Checkpoint
 from ...errors import InputError, NtoolError, SourceNotFound, Unsupported
 from ...families import MODULES
 from ..abi import family_module
-from .data import BAND, safetensors_name
+from .data import safetensors_name
 from .external import locate
 from .subject import MAX_LISTED, Check, Finding, Part, Subject, bad, not_applicable
 
@@ -52,10 +52,9 @@ def sane(subject: Subject, part: Part) -> list[Finding]:
     return findings[:MAX_LISTED]
 
 
-def _bands(real: str, e: External) -> Iterator[bytes]:
+def _bands(real: str, e: External) -> Iterator[Band]:
     with open_regular(real, e.location) as f:
-        for at in range(0, e.nbytes, BAND):
-            yield f.read(e.start + at, min(BAND, e.nbytes - at))
+        yield from f.bands(e.start, e.nbytes)
 
 
 def _insane(bands: Iterable[Band], dtype: str, e: External) -> tuple[str, str, Any, Any] | None:
@@ -66,12 +65,14 @@ def _insane(bands: Iterable[Band], dtype: str, e: External) -> tuple[str, str, A
             # on the codes: all exponent bits set means infinity or NaN, whatever the sign
             codes = np.frombuffer(band, _NONFINITE[dtype])
             mask = codes.dtype.type(_EXPONENT[dtype])
-            odd = (codes & mask) == mask
+            exponents = codes & mask
+            sound = exponents.max(initial=0) != mask
+            odd = exponents == mask if not sound else None
         else:
             codes = np.frombuffer(band, np.uint8)
             odd = ~np.isfinite(codes.view(_FLOATS[dtype]).astype(np.float32))
-        count = int(np.count_nonzero(odd))
-        if count and first is None:
+        count = 0 if odd is None else int(np.count_nonzero(odd))
+        if odd is not None and count and first is None:
             first = at + int(odd.argmax())
         wrong += count
         if zero:
@@ -198,7 +199,8 @@ def values(subject: Subject, part: Part) -> list[Finding]:
             continue
         real, _ = locate(part, e.location, bare=subject.is_package)
         assert real is not None, "data.path holds"
-        at = _first_difference(source.wanted(binding), _bands(real, e))
+        with open_regular(real, e.location) as f:
+            at = _first_difference(source.wanted(binding), f, e)
         compared += e.nbytes
         if at is not None:
             index = at * 8 // BITS[dtype]
@@ -212,22 +214,28 @@ def values(subject: Subject, part: Part) -> list[Finding]:
     ]
 
 
-def _first_difference(wanted: Iterable[Band], found: Iterable[Band]) -> int | None:
-    """First byte that differs, of two streams cut in different places; None if equal."""
-    a: Band = b""
-    b: Band = b""
+def _first_difference(wanted: Iterable[Band], f: OpenFile, e: External) -> int | None:
+    """First byte of a tensor that is not as wanted; None if all are.
+
+    Bands are read into one buffer for each of their few sizes, and compared as a whole: memcmp.
+    """
+    buffers: dict[int, bytearray] = {}
     at = 0
-    first, second = iter(wanted), iter(found)
-    while True:
-        a = a or next((x for x in first if x), b"")
-        b = b or next((x for x in second if x), b"")
-        n = min(len(a), len(b))
-        if n == 0:
-            return None if not a and not b else at
-        if a[:n] != b[:n]:
-            x, y = np.frombuffer(a[:n], np.uint8), np.frombuffer(b[:n], np.uint8)
-            return at + int((x != y).argmax())
-        a, b, at = a[n:], b[n:], at + n
+    for band in wanted:
+        n = memoryview(band).nbytes
+        if not n:
+            continue
+        found = buffers.get(n)
+        if found is None:
+            if len(buffers) > 2:
+                buffers.clear()
+            found = buffers[n] = bytearray(n)
+        count = f.read_into(e.start + at, found) if at + n <= e.nbytes else 0
+        if count != n or found != band:
+            x, y = np.frombuffer(band, np.uint8)[:count], np.frombuffer(found, np.uint8)[:count]
+            return at + (int((x != y).argmax()) if (x != y).any() else count)
+        at += n
+    return None if at == e.nbytes else at
 
 
 _DATA = ("graph.parse", "data.path", "data.bounds", "layout.schema")
