@@ -10,6 +10,7 @@ import typer
 
 from ..console import console
 from ..options import Device
+from ..verify_options import Memory, Timeout
 
 
 def _print_schema(value: bool) -> None:
@@ -57,6 +58,8 @@ def verify_package(
         typer.Option("--manifest", metavar="FILE", help="Compare with this list of SHA-256 sums."),
     ] = None,
     device: Device = "auto",
+    timeout: Timeout = None,
+    memory: Memory = None,
     print_schema: Annotated[
         bool,
         typer.Option(
@@ -71,7 +74,8 @@ def verify_package(
     from ..lib.errors import SourceNotFound, UsageProblem
     from ..lib.package import sums, verify
     from ..lib.package.checks.subject import Options, Subject
-    from ..lib.package.checks.weights import open_source
+    from ..lib.package.limits import limits_for
+    from ..lib.package.sandbox import Sandbox
 
     if write_manifest and manifest:
         raise UsageProblem("--write-manifest with --manifest", expected="one of them")
@@ -93,12 +97,16 @@ def verify_package(
             options.device = resolve_device(device, console.note)
         if manifest and not os.path.exists(manifest):
             raise SourceNotFound(f"--manifest {manifest}: no such file")
-        open_source(subject)
-        for check_id, finding in verify.verify(subject, ids, named):
-            tally.add(check_id, finding)
-            if finding.warning:
-                console.note(f"warning: {check_id}: {finding.message}")
-            out.write("check", **verify.record(check_id, finding))
+        limits = limits_for(package, len(subject.parts), timeout, memory)
+        with Sandbox(subject, limits) as sandbox:
+            if sandbox.how == "none":
+                console.note("checks run without limits: not possible on this system")
+            sandbox.open_source()
+            for check_id, finding in verify.verify(subject, ids, named, sandbox.run):
+                tally.add(check_id, finding)
+                if finding.warning:
+                    console.note(f"warning: {check_id}: {finding.message}")
+                out.write("check", **verify.record(check_id, finding))
         if write_manifest and tally.ok:
             count = sums.write(subject.root)
             out.write("file", path=sums.NAME, role="manifest", entries=count)

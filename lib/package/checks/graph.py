@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
-import tempfile
-import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -18,7 +15,7 @@ from ...checkpoint.onnx_external import location_fault
 from ...checkpoint.onnx_types import type_name
 from ...graph.standard import PLAIN_DOMAINS, custom_nodes
 from .. import layout
-from .subject import Check, Finding, Part, Subject, bad, not_applicable, one_line
+from .subject import INFER, Check, Finding, Part, Subject, bad, not_applicable, one_line
 
 STAND_IN = "stand-in.bin"
 
@@ -50,18 +47,28 @@ def checker(subject: Subject, part: Part) -> list[Finding]:
                 f.write(part.model.SerializeToString())
             onnx.checker.check_model(graph)
         inferred(part)
+    except MemoryError:
+        raise
     except Exception as e:  # its errors, and those of shape inference, have no common base
-        return [bad(f"{part.file}: {one_line(e)}", reason=type(e).__name__)]
+        return [_failed(part, e)]
     return []
 
 
+class Ended(Exception):
+    """What inference has been: the end of a process. Its argument is the finding."""
+
+
+def _failed(part: Part, error: Exception) -> Finding:
+    if isinstance(error, Ended):
+        found: Finding = error.args[0]
+        return found
+    return bad(f"{part.file}: {one_line(error)}", reason=type(error).__name__)
+
+
 def _stand_in(subject: Subject) -> str:
-    """A folder with the empty file; one for all components, gone with the subject."""
-    folder: str | None = subject.__dict__.get("_stand_in")
-    if folder is None:
-        folder = subject.__dict__["_stand_in"] = tempfile.mkdtemp(prefix="ntool-")
-        weakref.finalize(subject, shutil.rmtree, folder, ignore_errors=True)
-        open(os.path.join(folder, STAND_IN), "xb").close()
+    """A folder with the empty file; one for all components."""
+    folder = subject.scratch
+    open(os.path.join(folder, STAND_IN), "ab").close()
     return folder
 
 
@@ -72,9 +79,16 @@ def inferred(part: Part) -> ModelProto:
         Exception: what onnx.shape_inference raises, the same each time.
     """
     kept = part.__dict__.get("_inferred")
+    if kept is None and INFER in part.ends:
+        kept = Ended(part.ends[INFER])
     if kept is None:
         try:
-            kept = onnx.shape_inference.infer_shapes(part.model, check_type=True, strict_mode=True)
+            with part.watch(INFER):
+                kept = onnx.shape_inference.infer_shapes(
+                    part.model, check_type=True, strict_mode=True
+                )
+        except MemoryError:
+            raise
         except Exception as e:
             kept = e
         part.__dict__["_inferred"] = kept
@@ -102,8 +116,10 @@ def types(subject: Subject, part: Part) -> list[Finding]:
     """Every value of every graph has a type, and what is declared agrees with what is inferred."""
     try:
         typed = inferred(part)
+    except MemoryError:
+        raise
     except Exception as e:
-        return [bad(f"{part.file}: {one_line(e)}", reason=type(e).__name__)]
+        return [_failed(part, e)]
     findings = []
     single = len(part.walk.graphs) == 1
     for path, graph in [("", typed.graph)] if single else walk.walk(typed).graphs:

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
+import tempfile
+import weakref
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -23,6 +27,8 @@ if TYPE_CHECKING:
     from ...checkpoint.onnx_walk import Walk
     from .parse import Reading
 
+READ, INFER = "read", "infer"
+"""Steps of a part that are done once, for several checks."""
 MAX_DEPTH = 4
 """Folder levels that are searched for graphs when there is no package.json."""
 MAX_GRAPHS = 1000
@@ -104,6 +110,9 @@ class Part:
         path: absolute and resolved, or None when it may not or cannot be read (`refused` says why).
         folder: absolute folder that locations of external data are relative to.
         entry: the component's entry of package.json, {} without one.
+        watch: what surrounds a step (`READ`, `INFER`) that several checks use and that may end the
+            process: that is not the fault of the check that comes first.
+        ends: the steps that have ended a process, and what is to be said of it.
     """
 
     name: str
@@ -112,6 +121,8 @@ class Part:
     folder: str
     entry: dict[str, Any] = field(default_factory=dict)
     refused: str | None = None
+    watch: Callable[[str], AbstractContextManager[None]] = field(default=nullcontext, repr=False)
+    ends: dict[str, Finding] = field(default_factory=dict)
 
     @cached_property
     def reading(self) -> Reading:
@@ -120,7 +131,10 @@ class Part:
 
         if self.path is None:
             return Reading([bad(f"{self.file}: {self.refused}")])
-        return read_model(self.path, self.file)
+        if READ in self.ends:
+            return Reading([self.ends[READ]])
+        with self.watch(READ):
+            return read_model(self.path, self.file)
 
     @property
     def model(self) -> ModelProto:
@@ -148,13 +162,17 @@ class Part:
         """The model with inferred types, not strict: what can be inferred is there."""
         from onnx import shape_inference
 
-        return shape_inference.infer_shapes(self.model)
+        if INFER in self.ends:
+            return self.model
+        with self.watch(INFER):
+            return shape_inference.infer_shapes(self.model)
 
 
 class Subject:
     """A package folder, a folder of graphs or one graph.
 
     Attributes:
+        path: as it was given.
         root: absolute folder, links resolved only where the user named one.
         manifest: content of package.json, None without one.
     """
@@ -168,6 +186,7 @@ class Subject:
         self.options = options or Options()
         self.manifest: dict[str, Any] | None = None
         self.raw_manifest = b""
+        self.path = path
         if not path or "\0" in path or not os.path.exists(path):
             hint = _export_hint(path) if path.startswith(("demo:", "hf://")) else None
             raise SourceNotFound(f"{path}: no such file or folder", hint=hint)
@@ -188,6 +207,13 @@ class Subject:
             self.parts = self._components()
         else:
             self.parts = self._loose(path)
+
+    @cached_property
+    def scratch(self) -> str:
+        """A folder for what a check has to write; gone with the subject."""
+        folder = tempfile.mkdtemp(prefix="ntool-")
+        weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+        return folder
 
     @property
     def is_package(self) -> bool:
