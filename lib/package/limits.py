@@ -17,7 +17,7 @@ COPIES = 3
 maps a weight, copies it, and repacks the copy."""
 STACK = 8 << 20
 ARENAS = 8
-"""Each thread of a session has a stack; heaps of glibc reserve 64 MiB each, which are counted."""
+"""Each thread of a session has a stack, and glibc gives threads heaps of 64 MiB of addresses."""
 MAX_FILES = 100_000
 _M_ARENA_MAX = -8
 
@@ -87,7 +87,7 @@ def confine(limits: Limits) -> None:
         import ctypes
 
         ctypes.CDLL(None).mallopt(_M_ARENA_MAX, ARENAS)
-    _lower(resource.RLIMIT_AS, _addresses() + ARENAS * (64 << 20) + limits.nbytes)
+    _lower(resource.RLIMIT_AS, _addresses() + limits.nbytes)
 
 
 def allow(seconds: float | None) -> None:

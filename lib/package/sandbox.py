@@ -57,7 +57,7 @@ class Sandbox:
         self._child: Child | None = None
         self._fates: dict[tuple[str, str], Fate] = {}
         self._ends = 0
-        self._parts = {p.name: p for p in subject.parts}
+        self._parts = {p.name: p for p in (*subject.parts, *subject.beside)}
 
     def __enter__(self) -> Sandbox:
         return self
@@ -120,7 +120,7 @@ class Sandbox:
                 else:
                     _raise(kind, rest)
         except Late:
-            fate = ("time", f"not done after {seconds:g} seconds", f"<= {seconds:g} s", None)
+            fate = ("time", f"not done after {seconds:g} s", f"<= {seconds:g} s", None)
         except (Closed, IndexError, TypeError, ValueError):
             fate = ("", "", "", None)  # what it says is no message: that process is broken
         status = self._end()
@@ -189,8 +189,8 @@ def serve(
     channel: Channel, subject: Subject, limits: Limits, fates: dict[tuple[str, str], Fate]
 ) -> None:
     """Answer requests about a subject until there are no more: the other end of `Sandbox`."""
-    parts = {p.name: p for p in subject.parts}
-    for part in subject.parts:
+    parts = {p.name: p for p in (*subject.parts, *subject.beside)}
+    for part in parts.values():
         part.watch = _watching(channel, part.name)
     for (step, name), fate in fates.items():
         if name in parts:
@@ -201,6 +201,7 @@ def serve(
             kind, *rest = channel.receive()
         except Closed:
             return
+        reply: list[Any]
         try:
             if kind == "open":
                 allow(None)

@@ -82,7 +82,7 @@ def _placed(finding: Finding, part: Part | None) -> Finding:
 class _Runner:
     def __init__(self, subject: Subject, run: Run | None) -> None:
         self._subject = subject
-        self._call = run or self._here
+        self._call = run
         self._done: dict[tuple[str, str | None], list[Finding]] = {}
 
     def findings(self, check: Check, part: Part | None) -> list[Finding]:
@@ -104,7 +104,7 @@ class _Runner:
                 if not all(f.ok for f in self.findings(needed, p)):
                     of = f" of {p.name}" if p and not part else ""
                     return [not_applicable(f"needs {need}{of}", see=need)]
-        found = self._call(check, part)
+        found = (self._call or self._here)(check, part)
         return found if any(not f.warning for f in found) else [*found, Finding(True, check.holds)]
 
     def _here(self, check: Check, part: Part | None) -> list[Finding]:

@@ -281,8 +281,10 @@ def test_missing_data_and_report_outside_the_selection(broken: Path) -> None:
 def test_prerequisites_that_hold_are_not_told(package: Path) -> None:
     assert set(oks(ntool(package, "--check", "run.*", "--device", "cpu"))) == {
         "run.load",
+        "run.support",
         "run.dynamic",
         "run.finite",
+        "run.placement",
     }
 
 

@@ -15,7 +15,7 @@ from ...checkpoint.onnx_external import location_fault
 from ...checkpoint.onnx_types import type_name
 from ...graph.standard import PLAIN_DOMAINS, custom_nodes
 from .. import layout
-from .subject import INFER, Check, Finding, Part, Subject, bad, not_applicable, one_line
+from .subject import INFER, Check, Finding, Part, Subject, bad, not_applicable, one_line, warn
 
 STAND_IN = "stand-in.bin"
 
@@ -32,18 +32,22 @@ def parse(subject: Subject, part: Part) -> list[Finding]:
 def checker(subject: Subject, part: Part) -> list[Finding]:
     """onnx.checker by path, on a copy whose external data is one empty file, and inference.
 
+    Other tools write operators of ONNX Runtime's own into the standard domain. Without package.json
+    they are a warning; the copy has them in a domain that the checker leaves alone.
+
     The checker never compares external data with anything, but opens it; it refuses the links of a
     Hub cache, and names like `model..v2.bin`. Which files may be read is settled by data.path; here
     only the graph is judged. Its full_check would add the inference of `inferred`, a second time.
     """
     assert part.path is not None
+    own = {} if subject.is_package else runtime_operators(part)
     try:
-        if not part.externals:
+        if not part.externals and not own:
             onnx.checker.check_model(part.path)
         else:
             folder = _stand_in(subject)
             graph = os.path.join(folder, "model.onnx")
-            with open(graph, "wb") as f, _without_locations(part):
+            with open(graph, "wb") as f, _without_locations(part), _elsewhere(own, part.model):
                 f.write(part.model.SerializeToString())
             onnx.checker.check_model(graph)
         inferred(part)
@@ -51,7 +55,47 @@ def checker(subject: Subject, part: Part) -> list[Finding]:
         raise
     except Exception as e:  # its errors, and those of shape inference, have no common base
         return [_failed(part, e)]
-    return []
+    return [
+        warn(
+            f"{part.file}: {place.path}: not an operator of ONNX, but of ONNX Runtime",
+            "a domain of its own",
+            place.node.op_type,
+            reason="runtime-operator",
+        )
+        for place in {p.node.op_type: p for p in reversed(own.values())}.values()
+    ]
+
+
+RUNTIME_OPERATORS = frozenset(("SimplifiedLayerNormalization",))
+"""What ONNX Runtime adds to the standard domain and model builders write (those of
+onnxruntime-genai in every decoder)."""
+
+
+def runtime_operators(part: Part) -> dict[int, walk.Place]:
+    """Nodes of the standard domain that only ONNX Runtime knows."""
+    return {
+        id(p.node): p
+        for p in part.walk.nodes
+        if p.node.domain in ("", "ai.onnx") and p.node.op_type in RUNTIME_OPERATORS
+    }
+
+
+@contextmanager
+def _elsewhere(own: dict[int, walk.Place], model: ModelProto) -> Iterator[None]:
+    """Those nodes in a domain that no checker knows, for as long as the block lasts."""
+    if not own:
+        yield
+        return
+    kept = [(p.node, p.node.domain) for p in own.values()]
+    imports = model.opset_import.add(domain="ntool.runtime", version=1)
+    try:
+        for node, _ in kept:
+            node.domain = imports.domain
+        yield
+    finally:
+        for node, domain in kept:
+            node.domain = domain
+        del model.opset_import[-1]
 
 
 class Ended(Exception):
@@ -121,16 +165,37 @@ def types(subject: Subject, part: Part) -> list[Finding]:
     except Exception as e:
         return [_failed(part, e)]
     findings = []
+    excused = 0
     single = len(part.walk.graphs) == 1
     for path, graph in [("", typed.graph)] if single else walk.walk(typed).graphs:
         if path.startswith("function "):
             continue  # a function's types are those of its callers
-        for name in _untyped(graph):
+        untyped = _untyped(graph)
+        if untyped and not subject.is_package:
+            # of operators that onnx does not know, and of what follows them
+            behind = _behind_custom(graph)
+            excused += sum(name in behind for name in untyped)
+            untyped = [name for name in untyped if name not in behind]
+        for name in untyped:
             where = f"{path}: " if path else ""
             text = f"{part.file}: {where}value '{name}' has no type, declared or inferred"
             findings.append(bad(text, reason="no-type"))
     part.__dict__["typed"] = typed
+    if excused and not findings:
+        text = f"{excused} values have no type: onnx does not know the operators before them"
+        return [Finding(True, f"{part.file}: {text}")]
     return findings
+
+
+def _behind_custom(graph: GraphProto) -> set[str]:
+    """Values of operators that onnx does not know, and of those that read such values."""
+    found: set[str] = set()
+    for node in graph.node:
+        custom = node.domain not in PLAIN_DOMAINS or node.op_type in RUNTIME_OPERATORS
+        bodies = (b for _, b in walk.bodies(node))
+        if custom or not found.isdisjoint(node.input) or any(_behind_custom(b) for b in bodies):
+            found.update(o for o in node.output if o)
+    return found
 
 
 def _untyped(graph: GraphProto) -> list[str]:
@@ -156,7 +221,10 @@ def standard(subject: Subject, part: Part) -> list[Finding]:
             list(PLAIN_DOMAINS),
             place.node.domain,
         )
-        for place in custom_nodes(part.model, part.walk.nodes)
+        for place in (
+            *custom_nodes(part.model, part.walk.nodes),
+            *runtime_operators(part).values(),
+        )
     ]
 
 

@@ -32,6 +32,7 @@ READ, INFER = "read", "infer"
 MAX_DEPTH = 4
 """Folder levels that are searched for graphs when there is no package.json."""
 MAX_GRAPHS = 1000
+MAX_BESIDE = 100
 MAX_LISTED = 20
 """Findings of one check about one component; the rest is counted in one more."""
 
@@ -121,7 +122,7 @@ class Part:
     folder: str
     entry: dict[str, Any] = field(default_factory=dict)
     refused: str | None = None
-    watch: Callable[[str], AbstractContextManager[None]] = field(default=nullcontext, repr=False)
+    watch: Callable[[str], AbstractContextManager[object]] = nullcontext
     ends: dict[str, Finding] = field(default_factory=dict)
 
     @cached_property
@@ -175,6 +176,7 @@ class Subject:
         path: as it was given.
         root: absolute folder, links resolved only where the user named one.
         manifest: content of package.json, None without one.
+        beside: of a lone graph, the other graphs in its folder, which may share its data.
     """
 
     def __init__(self, path: str, options: Options | None = None) -> None:
@@ -187,6 +189,7 @@ class Subject:
         self.manifest: dict[str, Any] | None = None
         self.raw_manifest = b""
         self.path = path
+        self.beside: list[Part] = []
         if not path or "\0" in path or not os.path.exists(path):
             hint = _export_hint(path) if path.startswith(("demo:", "hf://")) else None
             raise SourceNotFound(f"{path}: no such file or folder", hint=hint)
@@ -200,6 +203,7 @@ class Subject:
                 )
             # a link that the user names is followed, wherever it leads
             self.parts = [Part(name, name, os.path.realpath(path), self.root)]
+            self.beside = self._beside(name)
             return
         self.root = os.path.abspath(path)
         if os.path.lexists(os.path.join(self.root, layout.MANIFEST)):
@@ -273,6 +277,20 @@ class Subject:
             parts.append(Part(name, graph, path, folder, {**entry, "data": names}, why))
         return parts
 
+    def _beside(self, name: str) -> list[Part]:
+        """Other graphs in the folder of a lone one."""
+        try:
+            names = sorted(n for n in os.listdir(self.root) if n.lower().endswith(".onnx"))
+        except OSError:
+            return []
+        return [self._graph(os.path.join(self.root, n)) for n in names[:MAX_BESIDE] if n != name]
+
+    def _graph(self, path: str) -> Part:
+        file = os.path.relpath(path, self.root).replace(os.sep, "/")
+        real, problem = contained(self.root, file)
+        why = problem.message if problem else None
+        return Part(file, file, None if why else real, os.path.dirname(path), {}, why)
+
     def _loose(self, given: str) -> list[Part]:
         found: list[str] = []
         for folder, folders, files in os.walk(self.root):
@@ -286,13 +304,7 @@ class Subject:
                 f"{given}: no package here ({layout.MANIFEST} and *.onnx are missing)",
                 hint=_export_hint(given),
             )
-        parts = []
-        for path in found:
-            file = os.path.relpath(path, self.root).replace(os.sep, "/")
-            real, problem = contained(self.root, file)
-            why = problem.message if problem else None
-            parts.append(Part(file, file, None if why else real, os.path.dirname(path), {}, why))
-        return parts
+        return [self._graph(path) for path in found]
 
 
 def _export_hint(given: str) -> str:

@@ -8,6 +8,7 @@ import os
 import re
 import sys
 import tarfile
+import tempfile
 from contextlib import chdir, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
@@ -38,7 +39,8 @@ def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 _watched: list[str] = []
-_opened: list[str] = []
+_notes = tempfile.TemporaryFile(buffering=0)
+"""Paths that were opened, one a line: checks run in a copy of this process."""
 
 
 def _hook(event: str, args: tuple[Any, ...]) -> None:
@@ -46,7 +48,7 @@ def _hook(event: str, args: tuple[Any, ...]) -> None:
     if _watched and event == "open" and isinstance(args[0], str | bytes):
         path = os.path.realpath(os.fsdecode(args[0]))
         if path.startswith(_watched[0]):
-            _opened.append(path)
+            os.write(_notes.fileno(), os.fsencode(path) + b"\n")
 
 
 sys.addaudithook(_hook)
@@ -57,7 +59,8 @@ def run(
 ) -> tuple[int, list[dict[str, Any]], str, list[str]]:
     """Exit code, records, messages, and which files under `watched` Python opened."""
     out, messages = io.StringIO(), io.StringIO()
-    _opened.clear()
+    _notes.seek(0)
+    _notes.truncate()
     with redirect_stdout(out), redirect_stderr(messages), chdir(cwd):
         _watched[:] = [os.path.realpath(watched)]
         try:
@@ -65,7 +68,9 @@ def run(
         finally:
             _watched.clear()
     records = [json.loads(line) for line in out.getvalue().splitlines()]
-    return code, records, messages.getvalue(), list(_opened)
+    _notes.seek(0)
+    opened = os.fsdecode(_notes.read()).splitlines()
+    return code, records, messages.getvalue(), opened
 
 
 @pytest.mark.parametrize("name", CASES)
