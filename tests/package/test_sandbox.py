@@ -159,7 +159,11 @@ def test_reading_bytes_has_no_end_of_time(exported: Path, sabotage: Any) -> None
 
 
 def test_a_check_that_takes_all_memory(exported: Path, sabotage: Any) -> None:
-    sabotage("graph.dead", lambda s, p: [bytearray(1 << 28)] and [])
+    def greedy(subject: Subject, part: Part) -> list[Finding]:
+        bytearray(1 << 28)
+        return []
+
+    sabotage("graph.dead", greedy)
     found = checked(exported, "graph.*", limits=Limits(60, 1 << 27))
     expected = [("graph.dead", c, "memory") for c in ("embedding", "image_gen_embedding")]
     assert faults(found) == expected
@@ -205,7 +209,10 @@ def test_nothing_is_left_behind(
 def loop_for_ever(model: onnx.ModelProto) -> None:
     """Nodes in front of all others that never end, for any input."""
     body = helper.make_graph(
-        [helper.make_node("Identity", ["go"], ["go_on"]), helper.make_node("Add", ["v", "v"], ["w"])],
+        [
+            helper.make_node("Identity", ["go"], ["go_on"]),
+            helper.make_node("Add", ["v", "v"], ["w"]),
+        ],
         "body",
         [
             helper.make_tensor_value_info("i", INT64, []),

@@ -12,6 +12,7 @@ from onnx import GraphProto, ModelProto, TensorProto, TypeProto
 
 from ...checkpoint import onnx_walk as walk
 from ...checkpoint.onnx_external import location_fault
+from ...checkpoint.onnx_scopes import RUNTIME_OPERATORS
 from ...checkpoint.onnx_types import type_name
 from ...graph.standard import PLAIN_DOMAINS, custom_nodes
 from .. import layout
@@ -64,11 +65,6 @@ def checker(subject: Subject, part: Part) -> list[Finding]:
         )
         for place in {p.node.op_type: p for p in reversed(own.values())}.values()
     ]
-
-
-RUNTIME_OPERATORS = frozenset(("SimplifiedLayerNormalization",))
-"""What ONNX Runtime adds to the standard domain and model builders write (those of
-onnxruntime-genai in every decoder)."""
 
 
 def runtime_operators(part: Part) -> dict[int, walk.Place]:

@@ -39,7 +39,7 @@ def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 _watched: list[str] = []
-_notes = tempfile.TemporaryFile(buffering=0)
+_notes = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 (as long as there are tests)
 """Paths that were opened, one a line: checks run in a copy of this process."""
 
 

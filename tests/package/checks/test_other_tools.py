@@ -17,7 +17,8 @@ from package_faults import false_ids, findings
 from safetensors.numpy import save_file
 
 from ntool.lib.package import sums
-from ntool.lib.package.checks.subject import Finding
+from ntool.lib.package.checks import graph
+from ntool.lib.package.checks.subject import Finding, Subject
 
 FLOAT, FLOAT16, UINT8 = TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.UINT8
 RNG = np.random.default_rng(7)
@@ -56,10 +57,10 @@ def save(
         helper.make_tensor_value_info(name, kind, ["batch", size])
         for name, size in zip("xy", sizes, strict=True)
     ]
-    graph = helper.make_graph(nodes, "main_graph", ports[:1], ports[1:], stored)
+    made = helper.make_graph(nodes, "main_graph", ports[:1], ports[1:], stored)
     imports = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
     path.write_bytes(
-        helper.make_model(graph, opset_imports=imports, ir_version=10).SerializeToString()
+        helper.make_model(made, opset_imports=imports, ir_version=10).SerializeToString()
     )
     return at
 
@@ -69,7 +70,7 @@ def linear(name: str) -> list[onnx.NodeProto]:
 
 
 def optimum(root: Path) -> None:
-    """Encoder and decoders side by side in a subfolder, `NAME.onnx_data` each, and configurations."""
+    """Encoder and decoders side by side in a subfolder, `NAME.onnx_data` each."""
     for name in ("encoder_model", "decoder_model", "decoder_with_past_model"):
         weight = f"onnx::MatMul_{len(name)}"
         save(root / "onnx" / f"{name}.onnx", linear(weight), {weight: matrix(64, 32)},
@@ -168,11 +169,22 @@ def test_standard_only_refuses_operators_of_the_runtime(tmp_path: Path) -> None:
 
 def test_a_value_that_should_have_a_type(tmp_path: Path) -> None:
     """Only what follows an operator that onnx does not know is excused."""
-    genai(tmp_path)
-    model = onnx.load(tmp_path / "model.onnx", load_external_data=False)
-    model.graph.node.insert(0, helper.make_node("Nope", ["x"], ["lost"], domain="ai.onnx.ml"))
-    (tmp_path / "model.onnx").write_bytes(model.SerializeToString())
-    assert "'lost' has no type" in only(findings(tmp_path), "graph.types").message
+    node = helper.make_node
+    nodes = [
+        node("Relu", ["x"], ["lost"]),
+        node("FastGelu", ["x"], ["fast"], domain="com.microsoft"),
+        node("Relu", ["fast"], ["after"]),
+        *linear("w"),
+    ]
+    path = tmp_path / "m.onnx"
+    save(path, nodes, {"w": matrix(64, 32)}, "m.data")
+    ((_, finding),) = findings(path, check=("graph.types",))
+    assert finding.ok and "2 values have no type" in finding.message
+    subject = Subject(str(path))
+    (part,) = subject.parts
+    part.__dict__["_inferred"] = part.model  # as if nothing had been inferred
+    (finding,) = graph.types(subject, part)
+    assert finding.ok is False and "'lost' has no type" in finding.message
 
 
 @pytest.mark.parametrize("name", ["absent.onnx", "../model.onnx", "/etc/hostname"])

@@ -84,8 +84,9 @@ def test_operators_that_nobody_knows(tmp_path: Path) -> None:
     ]
     found = asked(written(tmp_path / "m.onnx", nodes))
     assert {(f.actual, f.reason) for f in found} == {
-        ("com.vendor::Twist(bfloat16)", "unknown-operator"), ("Sub(bfloat16, bfloat16)", "no-kernel"),
-    }  # fmt: skip
+        ("com.vendor::Twist(bfloat16)", "unknown-operator"),
+        ("Sub(bfloat16, bfloat16)", "no-kernel"),
+    }
     assert all("1 nodes of unknown types were not looked at" in f.message for f in found)
 
 
@@ -154,9 +155,7 @@ def _here(kinds: set[str]) -> set[str]:
     for kind in kinds:
         node = helper.make_node(kind.split("(")[0], ["x"], ["y"])
         graph = helper.make_graph([node], "g", [value("x")], [value("y")])
-        model = helper.make_model(
-            graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10
-        )
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
         try:
             ort.InferenceSession(
                 model.SerializeToString(), options, providers=["CPUExecutionProvider"]
