@@ -131,11 +131,13 @@ _ntool_takes() {
         'sample-image --format') kind=words choices='jsonl table csv tsv' ;;
         'sample-image --progress') kind=words choices='auto always never plain json' ;;
         'sample-image 1') kind=package ;;
-        'verify-package --check') kind=words choices='layout.files layout.schema graph.parse graph.checker graph.types graph.standard graph.names graph.dead data.path data.bounds data.orphans data.hash weights.complete weights.values weights.sane dtype.policy flow.ports flow.tokens run.load run.dynamic run.finite' ;;
-        'verify-package --skip') kind=words choices='layout.files layout.schema graph.parse graph.checker graph.types graph.standard graph.names graph.dead data.path data.bounds data.orphans data.hash weights.complete weights.values weights.sane dtype.policy flow.ports flow.tokens run.load run.dynamic run.finite' ;;
+        'verify-package --check') kind=words choices='layout.files layout.schema graph.parse graph.checker graph.types graph.standard graph.names graph.dead data.path data.bounds data.orphans data.hash weights.complete weights.values weights.sane dtype.policy flow.ports flow.tokens run.load run.support run.dynamic run.finite run.placement' ;;
+        'verify-package --skip') kind=words choices='layout.files layout.schema graph.parse graph.checker graph.types graph.standard graph.names graph.dead data.path data.bounds data.orphans data.hash weights.complete weights.values weights.sane dtype.policy flow.ports flow.tokens run.load run.support run.dynamic run.finite run.placement' ;;
         'verify-package --against') kind=source ;;
         'verify-package --manifest') kind=file ;;
         'verify-package --device') kind=words choices='auto cpu cuda' ;;
+        'verify-package --timeout') kind=text ;;
+        'verify-package --memory') kind=text ;;
         'verify-package --format') kind=words choices='jsonl table csv tsv' ;;
         'verify-package --progress') kind=words choices='auto always never plain json' ;;
         'verify-package 1') kind=folder ;;
@@ -159,7 +161,7 @@ _ntool_options() {
         export-component) choices='--output -o --dtype --set --ep --force-f16 --data --external-data --max-shard-size --shard-size --text-only --dequantize --scale-reading --revision --force --dry-run --format --progress --quiet -q --verbose -v --help -h' ;;
         run-prefill) choices='--prompt --prompt-file --messages --query --tokens --image --task --system --think --min-pixels --max-pixels --pad --decode --raw --all-logits --size --steps --cfg --img-cfg --cfg-norm --cfg-interval --shift --t-eps --seed --rng --latent --device --threads --low-memory --output -o --format --progress --quiet -q --verbose -v --help -h' ;;
         sample-image) choices='--output -o --prompt --image --prompts --messages --query --system --think --min-pixels --max-pixels --prefix --prefix-images-only --prefix-unconditional --size --fit --steps --cfg --img-cfg --cfg-norm --cfg-interval --shift --t-eps --seed --count --rng --latent --save-latent --trace --sheet --no-metadata --device --threads --low-memory --plan --format --progress --quiet -q --verbose -v --help -h' ;;
-        verify-package) choices='--check --skip --standard-only --against --no-run --write-manifest --manifest --device --print-schema --format --progress --quiet -q --verbose -v --help -h' ;;
+        verify-package) choices='--check --skip --standard-only --against --no-run --write-manifest --manifest --device --timeout --memory --print-schema --format --progress --quiet -q --verbose -v --help -h' ;;
         completion) choices='--format --progress --quiet -q --verbose -v --help -h' ;;
         *) choices='' ;;
     esac

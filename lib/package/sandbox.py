@@ -10,6 +10,8 @@ the user.
 from __future__ import annotations
 
 import dataclasses
+import errno
+import os
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -66,11 +68,14 @@ class Sandbox:
         self._end()
 
     def open_source(self) -> None:
-        """Open the checkpoint of --against in the process that will read it.
+        """Open the checkpoint of --against: here if its files are, for every process to come; else
+        in the process that will read it, because connections cannot be shared.
 
         Raises: as `checks.weights.open_source`.
         """
-        if self.how == "none" or self._subject.options.against is None:
+        against = self._subject.options.against
+        here = against is None or against.startswith("demo:") or os.path.exists(against)
+        if self.how == "none" or here:
             open_source(self._subject)
             return
         outcome = self._asked(["open"], timed=False)
@@ -134,7 +139,7 @@ class Sandbox:
 
     def _out_of_memory(self) -> Fate:
         limit = self._limits.nbytes
-        most = "the memory of this machine" if limit is None else f"<= {limit / 2**30:.1f} GiB"
+        most = "the memory of this machine" if limit is None else f"<= {limit >> 20} MiB"
         return ("memory", "needs more memory", most, None)
 
     def _crashed(self, status: int | None) -> Fate:
@@ -217,9 +222,18 @@ def serve(
             reply = ["memory"]
         except NtoolError as e:
             reply = ["error", type(e).__name__, e.message, e.hint]
-        except Exception:
-            reply = ["bug", traceback.format_exc()]
+        except Exception as e:
+            reply = ["memory"] if _lacks_memory(e) else ["bug", traceback.format_exc()]
         channel.send(reply)
+
+
+def _lacks_memory(error: Exception) -> bool:
+    """Whether it is what other things raise in the place of MemoryError: the system, the loader of
+    shared libraries, the start of a thread."""
+    if isinstance(error, OSError) and error.errno == errno.ENOMEM:
+        return True
+    words = ("failed to map segment", "cannot allocate memory", "can't start new thread")
+    return any(w in str(error).lower() for w in words)
 
 
 def _watching(channel: Channel, name: str) -> Any:

@@ -167,7 +167,7 @@ def test_a_check_that_takes_all_memory(exported: Path, sabotage: Any) -> None:
     found = checked(exported, "graph.*", limits=Limits(60, 1 << 27))
     expected = [("graph.dead", c, "memory") for c in ("embedding", "image_gen_embedding")]
     assert faults(found) == expected
-    assert {f.expected for _, f in found if f.ok is False} == {"<= 0.1 GiB"}
+    assert {f.expected for _, f in found if f.ok is False} == {"<= 128 MiB"}
     assert not faults(checked(exported, "graph.*", limits=Limits(60, 1 << 29)))
 
 
