@@ -37,6 +37,7 @@ CHECK_IDS = (
     "graph.standard", "graph.names", "graph.dead", "data.path", "data.bounds", "data.orphans",
     "data.hash", "weights.complete", "weights.values", "weights.sane", "dtype.policy", "flow.ports",
     "flow.tokens", "run.load", "run.support", "run.dynamic", "run.finite", "run.placement",
+    "golden.values",
 )  # fmt: skip
 """Those of `lib.package.checks.catalogue`, which would load ONNX."""
 _WORD = r"[\w:\[\]-]+"
@@ -165,6 +166,8 @@ def _value(param: Any, command: str = "") -> Value:
         return Value("words", word, tuple(BITS))
     if "--rng" in param.opts:
         return Value("words", label, RNGS)
+    if word == "COMPONENT=FILE":
+        return Value("file", label)
     if "--check" in param.opts or "--skip" in param.opts:
         return Value("words", label, CHECK_IDS)
     if word in _KINDS or "Path" in type(param.type).__name__:

@@ -1,4 +1,4 @@
-"""Options of verify-package that limit what its checks may take."""
+"""Options of verify-package: what to compare with, where to write, what checks may take."""
 
 from __future__ import annotations
 
@@ -28,4 +28,21 @@ Memory = Annotated[
         show_default=False,
         help="Most memory of the checks. Default: 4GiB and three times the package.",
     ),
+]
+Golden = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--golden",
+        metavar="[COMPONENT=]FILE",
+        help="Compare outputs with a file: arrays by names of ports, a prefix file, or a PNG with "
+        "its recipe. May be repeated.",
+    ),
+]
+Report = Annotated[
+    str | None,
+    typer.Option("--report", metavar="FILE", help="Write what was found as one HTML page."),
+]
+Picture = Annotated[
+    list[str] | None,
+    typer.Option("--picture", metavar="FILE", help="Show it on the page. May be repeated."),
 ]

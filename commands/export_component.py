@@ -44,16 +44,15 @@ def export_component(
 ) -> None:
     """Export a checkpoint's components to ONNX graphs in a package folder, without PyTorch."""
     from ..lib.checkpoint.source import open_checkpoint
-    from ..lib.errors import Unsupported, UsageProblem
-    from ..lib.package import export
+    from ..lib.errors import UsageProblem
+    from ..lib.package import export, layout
 
-    if not output and not dry_run:
+    if not output and not dry_run and data != layout.INPLACE:
         raise UsageProblem("no output folder", expected="-o PKG")
-    if data not in ("auto", "copy"):
-        raise Unsupported(f"--data {data}", expected="auto or copy")
     if external_data != "safetensors":
         raise UsageProblem("--external-data", found=external_data, expected="safetensors")
     limit = None if shard_size is None else parse_size(shard_size)
+    target = Path(output) if output else None
     started = time.monotonic()
     with console.stream(main="file", source=source, format="package") as out:
         checkpoint = open_checkpoint(source, revision=revision)
@@ -69,6 +68,8 @@ def export_component(
             text_only=text_only,
             dequantize=dequantize,
             reading=scale_reading,
+            data=data,
+            out=target,
         )
         for problem in checkpoint.problems:
             out.write("problem", **problem.record())
@@ -76,12 +77,9 @@ def export_component(
             console.note(note)
         if not dry_run:
             with console.bar(plan.nbytes, "export", "B") as bar:
-                export.write(plan, Path(output), force=force, progress=bar.update)
-        for component in plan.components:
-            for file in component.files:
-                out.write(
-                    "file", path=f"{component.name}/{file.name}", nbytes=file.nbytes, role="data"
-                )
+                export.write(plan, target, force=force, progress=bar.update)
+        for file in plan.data_files():
+            out.write("file", **file)
         out.write(
             "summary",
             **export.summary(plan, written=not dry_run),
@@ -89,9 +87,10 @@ def export_component(
             seconds=round(time.monotonic() - started, 3),
         )
     if not dry_run:
-        console.note(
-            f"wrote {output}: {len(plan.components)} components, {plan.nbytes:,} bytes of weights"
-        )
+        weights = f"{plan.nbytes:,} bytes of weights"
+        if plan.nbytes_linked:
+            weights += f", {plan.nbytes_linked:,} more linked"
+        console.note(f"wrote {output or source}: {len(plan.components)} components, {weights}")
 
 
 def peak_rss() -> int:

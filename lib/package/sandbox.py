@@ -82,6 +82,15 @@ class Sandbox:
         if isinstance(outcome, tuple):
             raise errors.InputError(f"--against {self._subject.options.against}: {outcome[1]}")
 
+    def read_dtypes(self) -> None:
+        """Fill `dtypes` of every part, which this process then need not parse a graph for."""
+        for part in self._subject.parts if self.how != "none" else ():
+            found: Any = None
+            while found is None and self._ends < MAX_ENDS:
+                found = self._asked(["dtypes", part.name], timed=True)
+            known = found[0].actual if isinstance(found, list) else None
+            part.__dict__["dtypes"] = known and {k: (n, size) for k, (n, size) in known.items()}
+
     def run(self, check: Check, part: Part | None) -> list[Finding]:
         """Findings of a check; one that says how its process ended, if it did.
 
@@ -158,7 +167,13 @@ class Sandbox:
         job = {
             "path": subject.path,
             "scratch": subject.scratch,
-            "options": dataclasses.asdict(subject.options),
+            "options": {
+                **vars(subject.options),
+                "goldens": [
+                    f"{g.component}={g.path}" if g.component else g.path
+                    for g in subject.options.goldens
+                ],
+            },
             "limits": dataclasses.asdict(limits),
             "fates": [[list(k), list(v)] for k, v in fates.items()],
         }
@@ -212,6 +227,9 @@ def serve(
                 allow(None)
                 open_source(subject)
                 found = []
+            elif kind == "dtypes":
+                allow(limits.seconds)
+                found = [Finding(True, "", actual=parts[rest[0]].dtypes)]
             else:
                 check = BY_ID[rest[0]]
                 allow(None if check.id.startswith(UNTIMED) else limits.seconds)
@@ -255,10 +273,14 @@ def _watching(channel: Channel, name: str) -> Any:
 def main() -> None:
     """The worker of `program`: the same in a process that begins with nothing."""
 
+    from .golden_file import open_goldens
+
     def begin(channel: Channel) -> None:
         job = channel.receive()
+        words = job["options"].pop("goldens")
         options = Options(**{**job["options"], "device": tuple(job["options"]["device"])})
         subject = Subject(job["path"], options)
+        options.goldens = open_goldens(words, [p.name for p in subject.parts])
         subject.scratch = job["scratch"]
         fates = {(k[0], k[1]): (v[0], v[1], v[2], v[3]) for k, v in job["fates"]}
         serve(channel, subject, Limits(**job["limits"]), fates)

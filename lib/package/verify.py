@@ -12,11 +12,15 @@ from ..errors import UsageProblem
 from .checks.catalogue import BY_ID, CHECKS
 from .checks.subject import Check, Finding, Part, Subject, not_applicable
 
+RUNNING = ("run.", "golden.")
+"""Beginnings of ids whose checks run graphs."""
+
 
 def select(
     wanted: Sequence[str] = (), skipped: Sequence[str] = (), *, run: bool = True
 ) -> list[str]:
-    """Ids that match one of `wanted` (all, if none) and none of `skipped`; run.* only with `run`.
+    """Ids that match one of `wanted` (all, if none) and none of `skipped`; those that run
+    something only with `run`.
 
     Raises:
         UsageProblem: a pattern that matches no id, or nothing left.
@@ -30,7 +34,7 @@ def select(
         for i in ids
         if (not wanted or any(fnmatchcase(i, p) for p in wanted))
         and not any(fnmatchcase(i, p) for p in skipped)
-        and (run or not i.startswith("run."))
+        and (run or not i.startswith(RUNNING))
     ]
     if not chosen:
         raise UsageProblem("no check is left by --check, --skip and --no-run")

@@ -203,6 +203,24 @@ def test_nothing_is_left_behind(
         os.waitpid(-1, os.WNOHANG)
 
 
+def test_what_a_report_needs_of_graphs(exported: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sizes by element type are counted where graphs are parsed, also after a crash."""
+    expected = {p.name: p.dtypes for p in Subject(str(exported)).parts}
+    assert all(expected.values())
+    read = parse.read_model
+
+    def reading(path: str, file: str) -> Any:
+        return crash() if file.startswith("embedding") else read(path, file)
+
+    for reader, known in ((read, expected), (reading, {**expected, "embedding": None})):
+        monkeypatch.setattr(parse, "read_model", reader)
+        subject = Subject(str(exported))
+        with Sandbox(subject, LIMITS, "fork") as sandbox:
+            sandbox.read_dtypes()
+        monkeypatch.setattr(parse, "read_model", crash)
+        assert {p.name: p.dtypes for p in subject.parts} == known
+
+
 # -- graphs that ONNX Runtime is lost in -----------------------------------------------------------
 
 

@@ -63,6 +63,11 @@ def session_of(subject: Subject, part: Part) -> Session:
     return made[part.name]
 
 
+def all_sessions(subject: Subject) -> dict[str, Session]:
+    """Sessions of all components; raises as `session_of`."""
+    return {p.name: session_of(subject, p) for p in subject.parts}
+
+
 def _reason(error: NtoolError, otherwise: str) -> str:
     lack = isinstance(error, EnvironmentProblem) and "not enough memory" in error.message
     return "memory" if lack else otherwise
@@ -151,7 +156,7 @@ def finite(subject: Subject) -> list[Finding]:
     trial = family_module(subject.family, "trial")
     if trial is None:
         return [not_applicable(f"family {subject.family} has no small runs")]
-    loaded = {p.name: session_of(subject, p) for p in subject.parts}
+    loaded = all_sessions(subject)
     try:
         ran, wrong = trial.finite(subject.package(), loaded)
     except NtoolError as e:

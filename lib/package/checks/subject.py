@@ -7,7 +7,7 @@ import shlex
 import shutil
 import tempfile
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -25,6 +25,7 @@ from ..package import MAX_MANIFEST, Package, inside
 if TYPE_CHECKING:
     from ...checkpoint.onnx_external import External
     from ...checkpoint.onnx_walk import Walk
+    from ..golden_file import Golden
     from .parse import Reading
 
 READ, INFER = "read", "infer"
@@ -91,7 +92,8 @@ class Options:
         against: SOURCE to compare weights with.
         manifest: path of a checksum list to use instead of the package's SHA256SUMS.
         writing: the package's SHA256SUMS is about to be replaced, so the old one is not compared.
-        device: (`cpu` or `cuda`, index) for run.*.
+        device: (`cpu` or `cuda`, index) for run.* and golden.*.
+        goldens: opened files of --golden.
     """
 
     standard_only: bool = False
@@ -99,6 +101,7 @@ class Options:
     manifest: str | None = None
     writing: bool = False
     device: tuple[str, int] = ("cpu", 0)
+    goldens: Sequence[Golden] = ()
 
 
 @dataclass(eq=False)
@@ -136,6 +139,30 @@ class Part:
             return Reading([self.ends[READ]])
         with self.watch(READ):
             return read_model(self.path, self.file)
+
+    @cached_property
+    def dtypes(self) -> dict[str, tuple[int, int]] | None:
+        """{element type: (tensors, bytes)}; None where the graph cannot be read."""
+        from ...checkpoint.onnx_types import dtype, nbytes
+
+        if self.path is None or self.reading.walk is None:
+            return None
+        found: dict[str, tuple[int, int]] = {}
+        for _, tensor in self.reading.walk.tensors:
+            kind = dtype(tensor.data_type)
+            count, total = found.get(kind, (0, 0))
+            found[kind] = (count + 1, total + (nbytes(tensor) or 0))
+        return found
+
+    @property
+    def is_linked(self) -> bool:
+        """Whether its data files are those of the checkpoint, with tensors of others in them."""
+        return self.entry.get("data_form") in layout.LINKED
+
+    @property
+    def is_in_place(self) -> bool:
+        """Whether the package lies in the checkpoint's own folder."""
+        return self.entry.get("data_form") == layout.INPLACE
 
     @property
     def model(self) -> ModelProto:

@@ -24,7 +24,7 @@ FLOAT, FLOAT16, UINT8 = TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.UINT
 RNG = np.random.default_rng(7)
 MANIFEST_ONLY = {
     "layout.schema", "graph.names", "weights.complete", "dtype.policy", "flow.ports",
-    "flow.tokens", "run.dynamic", "run.finite",
+    "flow.tokens", "run.dynamic", "run.finite", "golden.values",
 }  # fmt: skip
 Weights = dict[str, np.ndarray]
 
