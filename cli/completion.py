@@ -36,7 +36,8 @@ CHECK_IDS = (
     "layout.files", "layout.schema", "graph.parse", "graph.checker", "graph.types",
     "graph.standard", "graph.names", "graph.dead", "data.path", "data.bounds", "data.orphans",
     "data.hash", "weights.complete", "weights.values", "weights.sane", "dtype.policy", "flow.ports",
-    "flow.tokens", "run.load", "run.dynamic", "run.finite", "golden.values",
+    "flow.tokens", "run.load", "run.support", "run.dynamic", "run.finite", "run.placement",
+    "golden.values",
 )  # fmt: skip
 """Those of `lib.package.checks.catalogue`, which would load ONNX."""
 _WORD = r"[\w:\[\]-]+"

@@ -27,7 +27,7 @@ def size(text: str | int) -> int:
         raise typer.BadParameter(f"{text!r} is not a size; 5GB, 512MiB and 1000000 are")
     scaled = int(match[1] + (match[2] or "")) * _UNITS[unit] // 10 ** len(match[2] or "")
     if scaled < 1:
-        raise typer.BadParameter(f"{text!r}: a shard needs at least one byte")
+        raise typer.BadParameter(f"{text!r}: less than one byte")
     return scaled
 
 

@@ -1,4 +1,4 @@
-"""Options of verify-package that say what to compare with and where to write what was found."""
+"""Options of verify-package: what to compare with, where to write, what checks may take."""
 
 from __future__ import annotations
 
@@ -6,6 +6,29 @@ from typing import Annotated
 
 import typer
 
+from .conversion_options import size
+from .number_types import number
+
+Timeout = Annotated[
+    float | None,
+    typer.Option(
+        "--timeout",
+        parser=number(0.1, 1e7),
+        metavar="SECONDS",
+        show_default=False,
+        help="Longest time of one check. Default: 30 s, and more for large packages.",
+    ),
+]
+Memory = Annotated[
+    int | None,
+    typer.Option(
+        "--memory",
+        parser=size,
+        metavar="SIZE",
+        show_default=False,
+        help="Most memory of the checks. Default: 4GiB and three times the package.",
+    ),
+]
 Golden = Annotated[
     list[str] | None,
     typer.Option(

@@ -12,7 +12,7 @@ import typer
 
 from ..console import console
 from ..options import Device, Force
-from ..verify_options import Golden, Picture, Report
+from ..verify_options import Golden, Memory, Picture, Report, Timeout
 
 
 def _print_schema(value: bool) -> None:
@@ -68,6 +68,8 @@ def verify_package(
     ] = None,
     force: Force = False,
     device: Device = "auto",
+    timeout: Timeout = None,
+    memory: Memory = None,
     print_schema: Annotated[
         bool,
         typer.Option(
@@ -82,9 +84,10 @@ def verify_package(
     from ..lib.errors import SourceNotFound, UsageProblem
     from ..lib.package import sums, verify
     from ..lib.package.checks.subject import Options, Subject
-    from ..lib.package.checks.weights import open_source
     from ..lib.package.golden_file import open_goldens
+    from ..lib.package.limits import limits_for
     from ..lib.package.report import open_report
+    from ..lib.package.sandbox import Sandbox
 
     if write_manifest and manifest:
         raise UsageProblem("--write-manifest with --manifest", expected="one of them")
@@ -114,16 +117,22 @@ def verify_package(
             options.device = resolve_device(device, console.note)
         if manifest and not os.path.exists(manifest):
             raise SourceNotFound(f"--manifest {manifest}: no such file")
-        open_source(subject)
         options.goldens = open_goldens(golden or (), [p.name for p in subject.parts])
-        read = [*(g.path for g in options.goldens), *(p for p in (against, manifest) if p)]
-        paged = open_report(report, package, picture or (), read)
-        for check_id, finding in verify.verify(subject, ids, named):
-            tally.add(check_id, finding)
-            rows.append(verify.record(check_id, finding))
-            if finding.warning:
-                console.note(f"warning: {check_id}: {finding.message}")
-            out.write("check", **rows[-1])
+        limits = limits_for(package, len(subject.parts), timeout, memory)
+        with Sandbox(subject, limits) as sandbox:
+            if sandbox.how == "none":
+                console.note("checks run without limits: not possible on this system")
+            sandbox.open_source()
+            read = [*(g.path for g in options.goldens), *(p for p in (against, manifest) if p)]
+            paged = open_report(report, package, picture or (), read)
+            for check_id, finding in verify.verify(subject, ids, named, sandbox.run):
+                tally.add(check_id, finding)
+                rows.append(verify.record(check_id, finding))
+                if finding.warning:
+                    console.note(f"warning: {check_id}: {finding.message}")
+                out.write("check", **rows[-1])
+            if paged is not None:
+                sandbox.read_dtypes()
         if write_manifest and tally.ok:
             count = sums.write(subject.root)
             out.write("file", path=sums.NAME, role="manifest", entries=count)

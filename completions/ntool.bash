@@ -131,8 +131,8 @@ _ntool_takes() {
         'sample-image --format') kind=words choices='jsonl table csv tsv' ;;
         'sample-image --progress') kind=words choices='auto always never plain json' ;;
         'sample-image 1') kind=package ;;
-        'verify-package --check') kind=words choices='layout.files layout.schema graph.parse graph.checker graph.types graph.standard graph.names graph.dead data.path data.bounds data.orphans data.hash weights.complete weights.values weights.sane dtype.policy flow.ports flow.tokens run.load run.dynamic run.finite golden.values' ;;
-        'verify-package --skip') kind=words choices='layout.files layout.schema graph.parse graph.checker graph.types graph.standard graph.names graph.dead data.path data.bounds data.orphans data.hash weights.complete weights.values weights.sane dtype.policy flow.ports flow.tokens run.load run.dynamic run.finite golden.values' ;;
+        'verify-package --check') kind=words choices='layout.files layout.schema graph.parse graph.checker graph.types graph.standard graph.names graph.dead data.path data.bounds data.orphans data.hash weights.complete weights.values weights.sane dtype.policy flow.ports flow.tokens run.load run.support run.dynamic run.finite run.placement golden.values' ;;
+        'verify-package --skip') kind=words choices='layout.files layout.schema graph.parse graph.checker graph.types graph.standard graph.names graph.dead data.path data.bounds data.orphans data.hash weights.complete weights.values weights.sane dtype.policy flow.ports flow.tokens run.load run.support run.dynamic run.finite run.placement golden.values' ;;
         'verify-package --against') kind=source ;;
         'verify-package --golden') kind=file ;;
         'verify-package --manifest') kind=file ;;
@@ -140,6 +140,8 @@ _ntool_takes() {
         'verify-package --picture') kind=file ;;
         'verify-package --compact') kind=text ;;
         'verify-package --device') kind=words choices='auto cpu cuda' ;;
+        'verify-package --timeout') kind=text ;;
+        'verify-package --memory') kind=text ;;
         'verify-package --format') kind=words choices='jsonl table csv tsv junit' ;;
         'verify-package --progress') kind=words choices='auto always never plain json' ;;
         'verify-package 1') kind=folder ;;
@@ -165,7 +167,7 @@ _ntool_options() {
         export-component) choices='--output -o --dtype --set --ep --force-f16 --data --external-data --max-shard-size --shard-size --text-only --dequantize --scale-reading --revision --force --dry-run --format --progress --quiet -q --verbose -v --help -h' ;;
         run-prefill) choices='--prompt --prompt-file --messages --query --tokens --image --task --system --think --min-pixels --max-pixels --pad --decode --raw --all-logits --size --steps --cfg --img-cfg --cfg-norm --cfg-interval --shift --t-eps --seed --rng --latent --device --threads --low-memory --output -o --format --progress --quiet -q --verbose -v --help -h' ;;
         sample-image) choices='--output -o --prompt --image --prompts --messages --query --system --think --min-pixels --max-pixels --prefix --prefix-images-only --prefix-unconditional --size --fit --steps --cfg --img-cfg --cfg-norm --cfg-interval --shift --t-eps --seed --count --rng --latent --save-latent --trace --sheet --no-metadata --device --threads --low-memory --plan --format --progress --quiet -q --verbose -v --help -h' ;;
-        verify-package) choices='--check --skip --standard-only --against --golden --no-run --write-manifest --manifest --report --picture --compact --force --device --print-schema --format --progress --quiet -q --verbose -v --help -h' ;;
+        verify-package) choices='--check --skip --standard-only --against --golden --no-run --write-manifest --manifest --report --picture --compact --force --device --timeout --memory --print-schema --format --progress --quiet -q --verbose -v --help -h' ;;
         doctor) choices='--format --progress --quiet -q --verbose -v --help -h' ;;
         completion) choices='--format --progress --quiet -q --verbose -v --help -h' ;;
         *) choices='' ;;

@@ -166,6 +166,8 @@ set -g __ntool_valued \
     'verify-package --picture' \
     'verify-package --compact' \
     'verify-package --device' \
+    'verify-package --timeout' \
+    'verify-package --memory' \
     'verify-package --format' \
     'verify-package --progress' \
     'doctor --format' \
@@ -374,8 +376,8 @@ complete -c ntool -n '__ntool_at sample-image' -l help -s h -d 'Show this messag
 complete -c ntool -n '__ntool_at sample-image 1 1' -r -F -a 'demo:shapes'
 
 # verify-package
-complete -c ntool -n '__ntool_at verify-package' -l check -x -a 'layout.files layout.schema graph.parse graph.checker graph.types graph.standard graph.names graph.dead data.path data.bounds data.orphans data.hash weights.complete weights.values weights.sane dtype.policy flow.ports flow.tokens run.load run.dynamic run.finite golden.values' -d 'Only these checks; globs. May be repeated.'
-complete -c ntool -n '__ntool_at verify-package' -l skip -x -a 'layout.files layout.schema graph.parse graph.checker graph.types graph.standard graph.names graph.dead data.path data.bounds data.orphans data.hash weights.complete weights.values weights.sane dtype.policy flow.ports flow.tokens run.load run.dynamic run.finite golden.values' -d 'Not these checks; globs. May be repeated.'
+complete -c ntool -n '__ntool_at verify-package' -l check -x -a 'layout.files layout.schema graph.parse graph.checker graph.types graph.standard graph.names graph.dead data.path data.bounds data.orphans data.hash weights.complete weights.values weights.sane dtype.policy flow.ports flow.tokens run.load run.support run.dynamic run.finite run.placement golden.values' -d 'Only these checks; globs. May be repeated.'
+complete -c ntool -n '__ntool_at verify-package' -l skip -x -a 'layout.files layout.schema graph.parse graph.checker graph.types graph.standard graph.names graph.dead data.path data.bounds data.orphans data.hash weights.complete weights.values weights.sane dtype.policy flow.ports flow.tokens run.load run.support run.dynamic run.finite run.placement golden.values' -d 'Not these checks; globs. May be repeated.'
 complete -c ntool -n '__ntool_at verify-package' -l standard-only -d 'Refuse operators of custom domains.'
 complete -c ntool -n '__ntool_at verify-package' -l against -r -F -a 'demo:shapes' -d 'Compare every weight with this checkpoint.'
 complete -c ntool -n '__ntool_at verify-package' -l golden -r -F -d 'Compare outputs with a file: arrays by names of ports, a prefix file, or a PNG with its recipe. May be repeated.'
@@ -387,6 +389,8 @@ complete -c ntool -n '__ntool_at verify-package' -l picture -r -F -d 'Show it on
 complete -c ntool -n '__ntool_at verify-package' -l compact -x -d 'Write it anew without orphan bytes.'
 complete -c ntool -n '__ntool_at verify-package' -l force -d 'Replace an existing output.'
 complete -c ntool -n '__ntool_at verify-package' -l device -x -a 'auto cpu cuda' -d 'auto, cpu, cuda or cuda:INDEX.'
+complete -c ntool -n '__ntool_at verify-package' -l timeout -x -d 'Longest time of one check. Default: 30 s, and more for large packages.'
+complete -c ntool -n '__ntool_at verify-package' -l memory -x -d 'Most memory of the checks. Default: 4GiB and three times the package.'
 complete -c ntool -n '__ntool_at verify-package' -l print-schema -d 'Print the schema of package.json.'
 complete -c ntool -n '__ntool_at verify-package' -l format -x -a 'jsonl table csv tsv junit' -d 'Form of the records. Default: table on a terminal, else jsonl.'
 complete -c ntool -n '__ntool_at verify-package' -l progress -x -a 'auto always never plain json' -d 'Progress on stderr.'

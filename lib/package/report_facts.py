@@ -14,8 +14,6 @@ from importlib import metadata
 from typing import Any
 
 from ...version import VERSION
-from ..checkpoint.onnx_types import dtype as dtype_of
-from ..checkpoint.onnx_types import nbytes as nbytes_of
 from ..checkpoint.strict_json import read_object
 from ..errors import NtoolError
 from . import layout
@@ -145,15 +143,7 @@ def _size(part: Part) -> Size:
     about: dict[str, str] = {"graph": part.file}
     for key in ("opset", "ir_version", "execution_provider", "weight_dtype", "compute_dtype"):
         _put(about, key.replace("_", " "), part.entry.get(key))
-    if part.path is None or part.reading.walk is None:
-        return Size(part.name, None, about)
-    dtypes: dict[str, tuple[int, int]] = {}
-    for _, tensor in part.reading.walk.tensors:
-        size = nbytes_of(tensor)
-        kind = dtype_of(tensor.data_type)
-        count, total = dtypes.get(kind, (0, 0))
-        dtypes[kind] = (count + 1, total + (size or 0))
-    return Size(part.name, dtypes, about)
+    return Size(part.name, part.dtypes, about)
 
 
 def _precision(subject: Subject) -> tuple[list[Precision], dict[str, int]]:

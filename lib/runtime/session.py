@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,11 +77,13 @@ class Settings:
         threads: CPU threads of an operator; 0 takes all cores.
         low_memory: weights stay memory-mapped in the package's files instead of being repacked into
             memory (docs/architecture.md, "Linear layers"); long prompts are slower for it.
+        placed: the session remembers which provider runs which node, see `Session.placement`.
     """
 
     device: tuple[str, int] = ("cpu", 0)
     threads: int = 0
     low_memory: bool = False
+    placed: bool = False
 
 
 DEFAULT = Settings()
@@ -114,6 +117,8 @@ class Session:
         options.intra_op_num_threads = settings.threads
         if settings.low_memory:
             options.add_session_config_entry("session.disable_prepacking", "1")
+        if settings.placed:
+            options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
         device = settings.device
         providers: list[Any] = ["CPUExecutionProvider"]
         if device[0] == "cuda":
@@ -135,12 +140,26 @@ class Session:
         self.output_types = {o.name: o.type for o in self._session.get_outputs()}
         self.outputs = list(self.output_types)
         self._narrow = "tensor(bfloat16)" in self.output_types.values()
-        self._device = device
+        self._device, self._placed = device, settings.placed
 
     @property
     def on_host(self) -> bool:
         """Whether outputs that are kept lie in host memory."""
         return self._device[0] == "cpu"
+
+    def placement(self) -> dict[str, Counter[str]] | None:
+        """{provider: {operator: nodes}} of the main graph as it runs, after optimisation.
+
+        None for a session made without `placed`, or where this ONNX Runtime does not tell.
+        """
+        ask = getattr(self._session, "get_provider_graph_assignment_info", None)
+        if ask is None or not self._placed:
+            return None
+        found: dict[str, Counter[str]] = {}
+        for subgraph in ask():
+            nodes = (n.op_type for n in subgraph.get_nodes())
+            found.setdefault(subgraph.ep_name, Counter()).update(nodes)
+        return found
 
     def load(self, feeds: Arrays) -> dict[str, Any]:
         """Inputs that many runs share, checked and put on the device once, as OrtValues."""

@@ -7,8 +7,9 @@ import json
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -281,8 +282,10 @@ def test_missing_data_and_report_outside_the_selection(broken: Path) -> None:
 def test_prerequisites_that_hold_are_not_told(package: Path) -> None:
     assert set(oks(ntool(package, "--check", "run.*", "--device", "cpu"))) == {
         "run.load",
+        "run.support",
         "run.dynamic",
         "run.finite",
+        "run.placement",
     }
 
 
@@ -421,3 +424,68 @@ def test_a_checksum_list_that_is_a_link_is_not_written_through(
     done = ntool(copied, "--no-run", "--skip", "data.hash", "--write-manifest")
     assert done.returncode == 3 and "symbolic link" in done.stderr
     assert other.read_text() == "mine\n"
+
+
+# -- limits ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def endless(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A graph whose inference never returns (onnx 1.23.2)."""
+    from onnx import TensorProto, helper
+
+    ports = [helper.make_tensor_value_info(n, TensorProto.FLOAT, ["n", 8]) for n in "xy"]
+    node = helper.make_node("Einsum", ["x"], ["y"], equation="i..j->ij")
+    graph = helper.make_graph([node], "g", ports[:1], ports[1:])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+    path = tmp_path_factory.mktemp("endless") / "model.onnx"
+    path.write_bytes(model.SerializeToString())
+    return path
+
+
+def test_a_limit_of_time(endless: Path) -> None:
+    done = ntool(endless, "--timeout", "0.5", "--device", "cpu")
+    assert done.returncode == 1 and done.stderr.count("\n") == 1
+    assert "graph.checker: model.onnx: not done after 0.5 s, expected <= 0.5 s" in done.stderr
+    late = [r for r in records(done) if r.get("reason") == "time"]
+    assert [r["id"] for r in late] == ["graph.checker", "graph.types"]
+    assert oks(done)["graph.dead"] == [True] and records(done)[-1]["kind"] == "end"
+
+
+def test_a_limit_of_memory(package: Path) -> None:
+    command = [sys.executable, "-m", "ntool", "verify-package", str(package), "--device", "cpu"]
+    command += ["--check", "run.load", "--memory", "20MB"]
+    ran = subprocess.run(command, capture_output=True, text=True)
+    done = Done(ran.returncode, ran.stdout, ran.stderr)
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    reasons = {r["reason"] for r in records(done) if r["kind"] == "check" and r["ok"] is False}
+    assert reasons <= {"memory", "crashed"} and reasons
+    assert ntool(package, "--check", "run.load", "--memory", "4GiB").returncode == 0
+
+
+@pytest.mark.parametrize(
+    "arguments", [("--timeout", "0"), ("--timeout", "nan"), ("--memory", "0"), ("--memory", "x")]
+)
+def test_limits_that_are_none(package: Path, arguments: tuple[str, ...]) -> None:
+    assert ntool(package, *arguments).returncode == 2
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds processes in /proc")
+def test_the_checks_end_with_the_command(endless: Path) -> None:
+    command = [sys.executable, "-m", "ntool", "verify-package", str(endless), "--device", "cpu"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        child = _child_of(process.pid)
+        process.terminate()
+        _, said = process.communicate(timeout=10)
+    assert process.returncode == 143 and b"Traceback" not in said
+    assert not Path(f"/proc/{child}").exists()
+
+
+def _child_of(parent: int) -> int:
+    until = time.monotonic() + 20
+    while time.monotonic() < until:
+        with suppress(OSError, IndexError):
+            text = Path(f"/proc/{parent}/task/{parent}/children").read_text()
+            return int(text.split()[0])
+        time.sleep(0.01)
+    raise AssertionError("the command has no child")

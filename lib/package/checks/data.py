@@ -154,9 +154,17 @@ def _stretches(tensors: list[External], header: Header, location: str) -> Iterat
 
 def orphans(subject: Subject, part: Part) -> list[Finding]:
     """Every byte of a data file belongs to a tensor, the safetensors header or alignment."""
+    found = _orphans(subject, part, subject.parts)
+    if subject.beside and any(f.reason == "orphan" for f in found):
+        # one graph of a folder was named, and graphs may share their data
+        return _orphans(subject, part, [*subject.parts, *subject.beside])
+    return found
+
+
+def _orphans(subject: Subject, part: Part, parts: list[Part]) -> list[Finding]:
     covered: dict[str, list[tuple[int, int]]] = {}
     names: dict[str, str] = {}
-    for other in subject.parts:
+    for other in parts:
         if other.path is None or other.reading.findings:
             continue
         for location, tensors in by_location(other.externals).items():

@@ -13,7 +13,7 @@ from ..abi import family_module
 from ..closeness import Closeness, compare, tolerance
 from ..golden_feeds import Ports, Shape, fed, real_elements
 from ..golden_file import LOGITS, Golden
-from .run import sessions
+from .run import all_sessions
 from .subject import Check, Finding, Part, Subject, bad, not_applicable, one_line, warn
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ SHOWN = 8
 
 def run_component(subject: Subject, name: str, feeds: Arrays) -> Arrays:
     """All outputs of a component. With `run_task` the only place where anything is run."""
-    found: Arrays = sessions(subject)[name].run(feeds)
+    found: Arrays = all_sessions(subject)[name].run(feeds)
     return found
 
 
@@ -44,7 +44,7 @@ def run_task(subject: Subject, what: str, given: Any) -> Any:
     function = getattr(trial, what, None)
     if function is None:
         raise Unsupported(f"family {subject.family}: goldens of this form", expected="of ports")
-    return function(subject.package(), sessions(subject), given)
+    return function(subject.package(), all_sessions(subject), given)
 
 
 def values(subject: Subject) -> list[Finding]:

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
-import tempfile
-import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -15,10 +12,11 @@ from onnx import GraphProto, ModelProto, TensorProto, TypeProto
 
 from ...checkpoint import onnx_walk as walk
 from ...checkpoint.onnx_external import location_fault
+from ...checkpoint.onnx_scopes import RUNTIME_OPERATORS
 from ...checkpoint.onnx_types import type_name
 from ...graph.standard import PLAIN_DOMAINS, custom_nodes
 from .. import layout
-from .subject import Check, Finding, Part, Subject, bad, not_applicable, one_line
+from .subject import INFER, Check, Finding, Part, Subject, bad, not_applicable, one_line, warn
 
 STAND_IN = "stand-in.bin"
 
@@ -35,33 +33,82 @@ def parse(subject: Subject, part: Part) -> list[Finding]:
 def checker(subject: Subject, part: Part) -> list[Finding]:
     """onnx.checker by path, on a copy whose external data is one empty file, and inference.
 
+    Other tools write operators of ONNX Runtime's own into the standard domain. Without package.json
+    they are a warning; the copy has them in a domain that the checker leaves alone.
+
     The checker never compares external data with anything, but opens it; it refuses the links of a
     Hub cache, and names like `model..v2.bin`. Which files may be read is settled by data.path; here
     only the graph is judged. Its full_check would add the inference of `inferred`, a second time.
     """
     assert part.path is not None
+    own = {} if subject.is_package else runtime_operators(part)
     try:
-        if not part.externals:
+        if not part.externals and not own:
             onnx.checker.check_model(part.path)
         else:
             folder = _stand_in(subject)
             graph = os.path.join(folder, "model.onnx")
-            with open(graph, "wb") as f, _without_locations(part):
+            with open(graph, "wb") as f, _without_locations(part), _elsewhere(own, part.model):
                 f.write(part.model.SerializeToString())
             onnx.checker.check_model(graph)
         inferred(part)
+    except MemoryError:
+        raise
     except Exception as e:  # its errors, and those of shape inference, have no common base
-        return [bad(f"{part.file}: {one_line(e)}", reason=type(e).__name__)]
-    return []
+        return [_failed(part, e)]
+    return [
+        warn(
+            f"{part.file}: {place.path}: not an operator of ONNX, but of ONNX Runtime",
+            "a domain of its own",
+            place.node.op_type,
+            reason="runtime-operator",
+        )
+        for place in {p.node.op_type: p for p in reversed(own.values())}.values()
+    ]
+
+
+def runtime_operators(part: Part) -> dict[int, walk.Place]:
+    """Nodes of the standard domain that only ONNX Runtime knows."""
+    return {
+        id(p.node): p
+        for p in part.walk.nodes
+        if p.node.domain in ("", "ai.onnx") and p.node.op_type in RUNTIME_OPERATORS
+    }
+
+
+@contextmanager
+def _elsewhere(own: dict[int, walk.Place], model: ModelProto) -> Iterator[None]:
+    """Those nodes in a domain that no checker knows, for as long as the block lasts."""
+    if not own:
+        yield
+        return
+    kept = [(p.node, p.node.domain) for p in own.values()]
+    imports = model.opset_import.add(domain="ntool.runtime", version=1)
+    try:
+        for node, _ in kept:
+            node.domain = imports.domain
+        yield
+    finally:
+        for node, domain in kept:
+            node.domain = domain
+        del model.opset_import[-1]
+
+
+class Ended(Exception):
+    """What inference has been: the end of a process. Its argument is the finding."""
+
+
+def _failed(part: Part, error: Exception) -> Finding:
+    if isinstance(error, Ended):
+        found: Finding = error.args[0]
+        return found
+    return bad(f"{part.file}: {one_line(error)}", reason=type(error).__name__)
 
 
 def _stand_in(subject: Subject) -> str:
-    """A folder with the empty file; one for all components, gone with the subject."""
-    folder: str | None = subject.__dict__.get("_stand_in")
-    if folder is None:
-        folder = subject.__dict__["_stand_in"] = tempfile.mkdtemp(prefix="ntool-")
-        weakref.finalize(subject, shutil.rmtree, folder, ignore_errors=True)
-        open(os.path.join(folder, STAND_IN), "xb").close()
+    """A folder with the empty file; one for all components."""
+    folder = subject.scratch
+    open(os.path.join(folder, STAND_IN), "ab").close()
     return folder
 
 
@@ -72,9 +119,16 @@ def inferred(part: Part) -> ModelProto:
         Exception: what onnx.shape_inference raises, the same each time.
     """
     kept = part.__dict__.get("_inferred")
+    if kept is None and INFER in part.ends:
+        kept = Ended(part.ends[INFER])
     if kept is None:
         try:
-            kept = onnx.shape_inference.infer_shapes(part.model, check_type=True, strict_mode=True)
+            with part.watch(INFER):
+                kept = onnx.shape_inference.infer_shapes(
+                    part.model, check_type=True, strict_mode=True
+                )
+        except MemoryError:
+            raise
         except Exception as e:
             kept = e
         part.__dict__["_inferred"] = kept
@@ -102,19 +156,42 @@ def types(subject: Subject, part: Part) -> list[Finding]:
     """Every value of every graph has a type, and what is declared agrees with what is inferred."""
     try:
         typed = inferred(part)
+    except MemoryError:
+        raise
     except Exception as e:
-        return [bad(f"{part.file}: {one_line(e)}", reason=type(e).__name__)]
+        return [_failed(part, e)]
     findings = []
+    excused = 0
     single = len(part.walk.graphs) == 1
     for path, graph in [("", typed.graph)] if single else walk.walk(typed).graphs:
         if path.startswith("function "):
             continue  # a function's types are those of its callers
-        for name in _untyped(graph):
+        untyped = _untyped(graph)
+        if untyped and not subject.is_package:
+            # of operators that onnx does not know, and of what follows them
+            behind = _behind_custom(graph)
+            excused += sum(name in behind for name in untyped)
+            untyped = [name for name in untyped if name not in behind]
+        for name in untyped:
             where = f"{path}: " if path else ""
             text = f"{part.file}: {where}value '{name}' has no type, declared or inferred"
             findings.append(bad(text, reason="no-type"))
     part.__dict__["typed"] = typed
+    if excused and not findings:
+        text = f"{excused} values have no type: onnx does not know the operators before them"
+        return [Finding(True, f"{part.file}: {text}")]
     return findings
+
+
+def _behind_custom(graph: GraphProto) -> set[str]:
+    """Values of operators that onnx does not know, and of those that read such values."""
+    found: set[str] = set()
+    for node in graph.node:
+        custom = node.domain not in PLAIN_DOMAINS or node.op_type in RUNTIME_OPERATORS
+        bodies = (b for _, b in walk.bodies(node))
+        if custom or not found.isdisjoint(node.input) or any(_behind_custom(b) for b in bodies):
+            found.update(o for o in node.output if o)
+    return found
 
 
 def _untyped(graph: GraphProto) -> list[str]:
@@ -140,7 +217,10 @@ def standard(subject: Subject, part: Part) -> list[Finding]:
             list(PLAIN_DOMAINS),
             place.node.domain,
         )
-        for place in custom_nodes(part.model, part.walk.nodes)
+        for place in (
+            *custom_nodes(part.model, part.walk.nodes),
+            *runtime_operators(part).values(),
+        )
     ]
 
 

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
 from typing import Any
 
-from ...checkpoint.paths import contained
+from ...checkpoint.paths import contained, path_fault
 from ...checkpoint.regular_file import open_regular
 from ...checkpoint.strict_json import has_lone_surrogate, read_object
-from ...errors import InputError, NtoolError, Unsupported
+from ...errors import InputError, NtoolError, Unsupported, printable
 from ...families import MODULES
 from .. import layout, sums
 from ..abi import family_module
 from ..schema import faults, sampler_faults
-from .subject import MAX_LISTED, Check, Finding, Subject, bad
+from .subject import MAX_LISTED, Check, Finding, Subject, bad, not_applicable
 
-MAX_PROCESSOR = 1 << 20
+MAX_PROCESSOR = MAX_GENAI = 1 << 20
+GENAI = "genai_config.json"
 
 
 def expected_files(subject: Subject) -> dict[str, str | None]:
@@ -46,7 +48,12 @@ def expected_files(subject: Subject) -> dict[str, str | None]:
 
 
 def files(subject: Subject) -> list[Finding]:
-    """What package.json names is there, regular and inside; nothing unknown is there."""
+    """What package.json names is there, regular and inside; nothing unknown is there.
+
+    Without it: what a genai_config.json names is there.
+    """
+    if not subject.is_package:
+        return _genai(subject)
     findings = []
     expected = expected_files(subject)
     for name, component in expected.items():
@@ -67,6 +74,52 @@ def files(subject: Subject) -> list[Finding]:
         # graphs in the top folder: exported into a checkpoint's own folder, which holds more
         findings += _unknown(subject, set(expected))
     return findings
+
+
+def _genai(subject: Subject) -> list[Finding]:
+    """Files that genai_config.json, of onnxruntime-genai, names are beside the graphs."""
+    findings = []
+    seen = False
+    folders = {os.path.dirname(part.file) for part in subject.parts}
+    for folder in sorted(folders if os.path.isdir(subject.path) else ()):
+        name = os.path.join(folder, GENAI)
+        if not os.path.lexists(os.path.join(subject.root, name)):
+            continue
+        seen = True
+        real, problem = contained(subject.root, name)
+        if problem is not None:
+            findings.append(bad(f"{name}: {problem.message}", reason="symlink-out"))
+            continue
+        try:
+            config = read_object(real, name, MAX_GENAI)
+        except NtoolError as e:
+            findings.append(bad(e.message, reason="genai-config"))
+            continue
+        for file in dict.fromkeys(_filenames(config.get("model"))):
+            fault = path_fault(file)
+            if fault is None:
+                _, problem = contained(subject.root, os.path.join(folder, file))
+                fault = problem.message if problem else None
+            if fault is not None:
+                text = f"{name}: file '{printable(file)}': {fault}"
+                findings.append(bad(text, "a file in its folder", reason="missing"))
+    if not seen:
+        return [not_applicable(f"there is no {layout.MANIFEST}, and no {GENAI} beside graphs")]
+    return findings or [Finding(True, f"all files of {GENAI} are there")]
+
+
+def _filenames(value: Any) -> Iterator[str]:
+    pending = [value]
+    while pending:
+        value = pending.pop()
+        if isinstance(value, list):
+            pending.extend(value)
+        elif isinstance(value, dict):
+            for key, below in value.items():
+                if key.endswith("filename") and isinstance(below, str):
+                    yield below
+                else:
+                    pending.append(below)
 
 
 def _unknown(subject: Subject, expected: set[str]) -> list[Finding]:
@@ -164,6 +217,7 @@ CHECKS = (
         "all files of package.json are there, and no others",
         files,
         package=True,
+        plain=True,
     ),
     Check("layout.schema", "package.json is valid", against_schema, package=True),
 )

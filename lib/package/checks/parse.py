@@ -62,6 +62,8 @@ def read_model(path: str, file: str) -> Reading:
         return Reading([bad(f"{file}: cannot be read: {e.strerror or e}", reason="unreadable")])
     try:
         model = ModelProto.FromString(raw)
+    except MemoryError:
+        raise
     except Exception as e:  # protobuf's DecodeError has another home in each implementation
         text = f"{file}: not a protobuf model, truncated, or nested deeper than 100: {one_line(e)}"
         return Reading([bad(text, reason="malformed")])

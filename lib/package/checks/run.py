@@ -1,8 +1,8 @@
-"""run.*: does it run here? Sessions are made once and used by all three checks."""
+"""run.*: does it run here? Sessions are made once and used by all of these checks."""
 
 from __future__ import annotations
 
-import re
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,13 +10,16 @@ from ...checkpoint import onnx_walk as walk
 from ...checkpoint.onnx_types import type_name
 from ...errors import EnvironmentProblem, NtoolError
 from ..abi import family_module
+from . import kernels
 from .subject import Check, Finding, Part, Subject, bad, not_applicable, one_line
 
 if TYPE_CHECKING:
     from ...runtime.arrays import Arrays
     from ...runtime.session import Session
 
-_NO_KERNEL = re.compile(r"no kernel here for (\S+?)\(\d+\) at node '([^']*)'")
+
+MAX_OPERATORS = 6
+"""Operators that run.placement names."""
 
 
 def sessions(subject: Subject) -> dict[str, Session]:
@@ -27,25 +30,54 @@ def sessions(subject: Subject) -> dict[str, Session]:
 
 def load(subject: Subject, part: Part) -> list[Finding]:
     """A session can be made on the device. "Valid, no kernel" is an answer of its own."""
-    from ...runtime.session import Session, Settings
-
-    assert part.path is not None
     try:
-        # the path as it is in the package: onnxruntime resolves links by itself, and checks where
-        # external data lies from there
-        session = Session(Path(subject.root) / part.file, Settings(subject.options.device))
+        session_of(subject, part)
     except EnvironmentProblem as e:
-        match = _NO_KERNEL.search(e.message)
+        match = kernels.NO_KERNEL.search(e.message)
         if match is None:
-            return [bad(e.message, reason="environment")]
+            return [bad(e.message, reason=_reason(e, "environment"))]
         dtype = _first_type(part, match[2])
         text = f"valid, no kernel for {match[1]}({dtype}) at {match[2]}"
         device = subject.options.device[0]
         return [bad(f"{part.file}: {text}", f"a kernel on {device}", text, reason="no-kernel")]
     except NtoolError as e:
         return [bad(e.message, reason="not-loadable")]
-    sessions(subject)[part.name] = session
     return []
+
+
+def session_of(subject: Subject, part: Part) -> Session:
+    """The session of a component; made by run.load, and again if its process has ended since.
+
+    Raises:
+        NtoolError: none can be made.
+    """
+    from ...runtime.session import Session, Settings
+
+    made = sessions(subject)
+    if part.name not in made:
+        device = subject.options.device
+        # the path as it is in the package: onnxruntime resolves links by itself, and checks where
+        # external data lies from there
+        path = Path(subject.root) / part.file
+        made[part.name] = Session(path, Settings(device, placed=device[0] != "cpu"))
+    return made[part.name]
+
+
+def all_sessions(subject: Subject) -> dict[str, Session]:
+    """Sessions of all components; raises as `session_of`."""
+    return {p.name: session_of(subject, p) for p in subject.parts}
+
+
+def _reason(error: NtoolError, otherwise: str) -> str:
+    lack = isinstance(error, EnvironmentProblem) and "not enough memory" in error.message
+    return "memory" if lack else otherwise
+
+
+def support(subject: Subject, part: Part) -> list[Finding]:
+    """Every node has a kernel on the device; all kinds that have none. Loads no weights."""
+    if part.name in sessions(subject):
+        return [Finding(True, "every node has a kernel: run.load made a session")]
+    return kernels.support(part, subject.options.device)
 
 
 def _first_type(part: Part, node_name: str) -> str:
@@ -65,7 +97,7 @@ def _first_type(part: Part, node_name: str) -> str:
 def dynamic(subject: Subject, part: Part) -> list[Finding]:
     """Each symbolic axis runs at two values, and outputs have the lengths they promise."""
     trial = family_module(subject.family, "trial")
-    session = sessions(subject)[part.name]
+    session = session_of(subject, part)
     manifest = subject.manifest or {}
     if trial is None:
         return [not_applicable(f"family {subject.family} has no small runs")]
@@ -86,7 +118,8 @@ def dynamic(subject: Subject, part: Part) -> list[Finding]:
             found = session.run(feeds)
         except NtoolError as e:
             text = f"{part.file}: with {label}: {one_line(e)}"
-            findings.append(bad(text, _shapes(feeds), None, reason="run"))
+            reason = _reason(e, "run")
+            findings.append(bad(text, _shapes(feeds), None, reason=reason))
             continue
         findings += _promised(part, found, sizes, label)
     symbolic = {d for p in part.entry["inputs"] for d in p["shape"] if isinstance(d, str)}
@@ -123,18 +156,41 @@ def finite(subject: Subject) -> list[Finding]:
     trial = family_module(subject.family, "trial")
     if trial is None:
         return [not_applicable(f"family {subject.family} has no small runs")]
-    loaded = sessions(subject)
-    missing = [p.name for p in subject.parts if p.name not in loaded]
-    if missing:
-        return [not_applicable(f"{', '.join(missing)} not loaded: see run.load", see="run.load")]
+    loaded = all_sessions(subject)
     try:
         ran, wrong = trial.finite(subject.package(), loaded)
     except NtoolError as e:
-        return [bad(e.message, reason="run")]
+        return [bad(e.message, reason=_reason(e, "run"))]
     return [
         bad(f"output '{name}' of {component}", "finite", "not finite", component=component)
         for component, name in wrong
     ] or [Finding(True, f"{', '.join(ran)}: finite")]
+
+
+def placement(subject: Subject) -> list[Finding]:
+    """With a GPU: how many nodes of each component it runs; none at all is a fault."""
+    if subject.options.device[0] == "cpu":
+        return [not_applicable("the device is the CPU, which runs every node")]
+    return [
+        placed(part, session_of(subject, part).placement(), "CUDAExecutionProvider")
+        for part in subject.parts
+    ]
+
+
+def placed(part: Part, found: dict[str, Counter[str]] | None, provider: str) -> Finding:
+    """What placement says of a component whose nodes the providers share in this way."""
+    if not found:
+        return not_applicable("this ONNX Runtime does not say where nodes run", component=part.name)
+    total = sum(n.total() for n in found.values())
+    there = found.get(provider, Counter()).total()
+    others: Counter[str] = sum((n for p, n in found.items() if p != provider), Counter())
+    most = ", ".join(f"{op} {n}" for op, n in others.most_common(MAX_OPERATORS))
+    text = f"{part.file}: {there} of {total} nodes on {provider}"
+    text += f"; elsewhere: {most}" if most else ""
+    share = round(there / total, 4)
+    if there == 0:
+        return bad(text, f"nodes on {provider}", share, component=part.name, reason="not-placed")
+    return Finding(True, text, None, share, component=part.name)
 
 
 CHECKS = (
@@ -143,6 +199,13 @@ CHECKS = (
         "loads on the device",
         load,
         ("graph.parse", "graph.checker", "data.path", "data.bounds"),
+        plain=True,
+    ),
+    Check(
+        "run.support",
+        "every node has a kernel",
+        support,
+        ("graph.parse", "graph.checker"),
         plain=True,
     ),
     Check(
@@ -157,5 +220,13 @@ CHECKS = (
         finite,
         ("layout.schema", "graph.names", "flow.ports", "flow.tokens", "run.load"),
         package=True,
+    ),
+    Check(
+        "run.placement",
+        "the GPU runs nodes",
+        placement,
+        ("run.load",),
+        package=True,
+        plain=True,
     ),
 )

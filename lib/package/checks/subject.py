@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
+import tempfile
+import weakref
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -24,9 +28,12 @@ if TYPE_CHECKING:
     from ..golden_file import Golden
     from .parse import Reading
 
+READ, INFER = "read", "infer"
+"""Steps of a part that are done once, for several checks."""
 MAX_DEPTH = 4
 """Folder levels that are searched for graphs when there is no package.json."""
 MAX_GRAPHS = 1000
+MAX_BESIDE = 100
 MAX_LISTED = 20
 """Findings of one check about one component; the rest is counted in one more."""
 
@@ -107,6 +114,9 @@ class Part:
         path: absolute and resolved, or None when it may not or cannot be read (`refused` says why).
         folder: absolute folder that locations of external data are relative to.
         entry: the component's entry of package.json, {} without one.
+        watch: what surrounds a step (`READ`, `INFER`) that several checks use and that may end the
+            process: that is not the fault of the check that comes first.
+        ends: the steps that have ended a process, and what is to be said of it.
     """
 
     name: str
@@ -115,6 +125,8 @@ class Part:
     folder: str
     entry: dict[str, Any] = field(default_factory=dict)
     refused: str | None = None
+    watch: Callable[[str], AbstractContextManager[object]] = nullcontext
+    ends: dict[str, Finding] = field(default_factory=dict)
 
     @cached_property
     def reading(self) -> Reading:
@@ -123,7 +135,24 @@ class Part:
 
         if self.path is None:
             return Reading([bad(f"{self.file}: {self.refused}")])
-        return read_model(self.path, self.file)
+        if READ in self.ends:
+            return Reading([self.ends[READ]])
+        with self.watch(READ):
+            return read_model(self.path, self.file)
+
+    @cached_property
+    def dtypes(self) -> dict[str, tuple[int, int]] | None:
+        """{element type: (tensors, bytes)}; None where the graph cannot be read."""
+        from ...checkpoint.onnx_types import dtype, nbytes
+
+        if self.path is None or self.reading.walk is None:
+            return None
+        found: dict[str, tuple[int, int]] = {}
+        for _, tensor in self.reading.walk.tensors:
+            kind = dtype(tensor.data_type)
+            count, total = found.get(kind, (0, 0))
+            found[kind] = (count + 1, total + (nbytes(tensor) or 0))
+        return found
 
     @property
     def is_linked(self) -> bool:
@@ -161,16 +190,21 @@ class Part:
         """The model with inferred types, not strict: what can be inferred is there."""
         from onnx import shape_inference
 
-        return shape_inference.infer_shapes(self.model)
+        if INFER in self.ends:
+            return self.model
+        with self.watch(INFER):
+            return shape_inference.infer_shapes(self.model)
 
 
 class Subject:
     """A package folder, a folder of graphs or one graph.
 
     Attributes:
+        path: as it was given.
         root: absolute folder, links resolved only where the user named one.
         is_folder: whether a folder was named, not one graph.
         manifest: content of package.json, None without one.
+        beside: of a lone graph, the other graphs in its folder, which may share its data.
     """
 
     def __init__(self, path: str, options: Options | None = None) -> None:
@@ -182,6 +216,8 @@ class Subject:
         self.options = options or Options()
         self.manifest: dict[str, Any] | None = None
         self.raw_manifest = b""
+        self.path = path
+        self.beside: list[Part] = []
         if not path or "\0" in path or not os.path.exists(path):
             hint = _export_hint(path) if path.startswith(("demo:", "hf://")) else None
             raise SourceNotFound(f"{path}: no such file or folder", hint=hint)
@@ -196,6 +232,7 @@ class Subject:
                 )
             # a link that the user names is followed, wherever it leads
             self.parts = [Part(name, name, os.path.realpath(path), self.root)]
+            self.beside = self._beside(name)
             return
         self.root = os.path.abspath(path)
         if os.path.lexists(os.path.join(self.root, layout.MANIFEST)):
@@ -203,6 +240,13 @@ class Subject:
             self.parts = self._components()
         else:
             self.parts = self._loose(path)
+
+    @cached_property
+    def scratch(self) -> str:
+        """A folder for what a check has to write; gone with the subject."""
+        folder = tempfile.mkdtemp(prefix="ntool-")
+        weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+        return folder
 
     @property
     def is_package(self) -> bool:
@@ -262,6 +306,20 @@ class Subject:
             parts.append(Part(name, graph, path, folder, {**entry, "data": names}, why))
         return parts
 
+    def _beside(self, name: str) -> list[Part]:
+        """Other graphs in the folder of a lone one."""
+        try:
+            names = sorted(n for n in os.listdir(self.root) if n.lower().endswith(".onnx"))
+        except OSError:
+            return []
+        return [self._graph(os.path.join(self.root, n)) for n in names[:MAX_BESIDE] if n != name]
+
+    def _graph(self, path: str) -> Part:
+        file = os.path.relpath(path, self.root).replace(os.sep, "/")
+        real, problem = contained(self.root, file)
+        why = problem.message if problem else None
+        return Part(file, file, None if why else real, os.path.dirname(path), {}, why)
+
     def _loose(self, given: str) -> list[Part]:
         found: list[str] = []
         for folder, folders, files in os.walk(self.root):
@@ -275,13 +333,7 @@ class Subject:
                 f"{given}: no package here ({layout.MANIFEST} and *.onnx are missing)",
                 hint=_export_hint(given),
             )
-        parts = []
-        for path in found:
-            file = os.path.relpath(path, self.root).replace(os.sep, "/")
-            real, problem = contained(self.root, file)
-            why = problem.message if problem else None
-            parts.append(Part(file, file, None if why else real, os.path.dirname(path), {}, why))
-        return parts
+        return [self._graph(path) for path in found]
 
 
 def _export_hint(given: str) -> str:

@@ -46,10 +46,12 @@ def test_one_component_runs(name: str, everything: export.Plan, tmp_path: Path) 
     found = findings(written(everything, (name,), tmp_path / "pkg"), check=("run.*",))
     assert [(i, f.ok) for i, f in found] == [
         ("run.load", True),
+        ("run.support", True),
         ("run.dynamic", True),
         ("run.finite", True),
+        ("run.placement", None),
     ]
-    assert found[-1][1].message == f"{name}: finite"
+    assert found[-2][1].message == f"{name}: finite"
 
 
 def test_as_planned_by_name(everything: export.Plan, tmp_path: Path) -> None:
