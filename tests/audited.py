@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import resource
 import sys
 import tempfile
@@ -32,6 +33,8 @@ what it does is noted like the rest."""
 
 HARMLESS = (os.devnull, "/proc/meminfo", "/sys/fs/cgroup/memory.max")
 """What anybody may read: how much memory there is."""
+OF_CHILDREN = re.compile(r"/proc/\d+/(oom_score_adj|statm)")
+"""How much memory the process of the checks has, and that it is the first to go."""
 DRIVER = "libcuda.so.1"
 """The library that is asked whether there is a GPU."""
 
@@ -79,7 +82,8 @@ def watch(inside: str, writable: list[str]) -> Callable[[], dict[str, Any]]:
         if not os.path.isabs(path) and not os.path.lexists(path):
             return  # beside a folder that is open: the event does not say which, its own open did
         real = os.path.realpath(path)
-        if not below(real, roots) and real not in HARMLESS:
+        harmless = real in HARMLESS or OF_CHILDREN.fullmatch(real)
+        if not below(real, roots) and not harmless:
             note("opened", real)
 
     def changes(event: str, details: tuple[Any, ...]) -> None:
@@ -99,7 +103,9 @@ def watch(inside: str, writable: list[str]) -> Callable[[], dict[str, Any]]:
                 opens(os.fsdecode(details[0]))
         elif event.startswith(CHANGES):
             changes(event, details)
-        elif event.startswith(SUSPICIOUS) and details[:1] != (DRIVER,):
+        elif event.startswith("ctypes.dlsym") and details[1:] == ("mallopt",):
+            pass  # the process of the checks keeps its arenas few
+        elif event.startswith(SUSPICIOUS) and details[:1] not in ((DRIVER,), (None,)):
             note("events", f"{event} {details[:1]}")
 
     sys.addaudithook(hook)

@@ -271,7 +271,7 @@ def names(subject: Subject, part: Part) -> list[Finding]:
     ):
         if part.entry[key] != value:
             text = f"{part.file}: {key} of package.json"
-            findings.append(bad(text, value, part.entry[key], reason=key))
+            findings.append(bad(text, value, part.entry[key], reason=key.replace("_", "-")))
     folder = os.path.dirname(part.file)
     plain = {e.location for e in part.externals if location_fault(e.location) is None}
     used = {os.path.join(folder, location) for location in plain}
