@@ -125,8 +125,8 @@ class Reader:
         p = pictures.Processor(least, most, p.mean, p.std)
         made = []
         for path in request.images:
-            image = load_image(path)
-            made.append((*pictures.preprocess(image, p), image.size))
+            image = load_image(path, upright=True)
+            made.append((*pictures.preprocess(image, p, f"{path}: picture"), image.size))
         rows, grids, sizes = zip(*made, strict=True)
         return Pictures(np.concatenate(rows), grids, sizes)
 
