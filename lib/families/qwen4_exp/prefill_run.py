@@ -35,7 +35,7 @@ def read_request(o: Mapping[str, Any]) -> Request:
         read = [str(o[k]) for k in READ if o[k] is not None]
         if o["tokens"] is not None and o["tokens"].startswith("@"):
             read.append(o["tokens"][1:])
-        read += [str(path) for path in request.images]
+        read += [str(path) for path in request.pictures]
         check_new_files([str(o["output"])], read, folder_of(o["package"]))
     return request
 
@@ -72,7 +72,7 @@ def run(
         summary = {
             "task": o["task"],
             "tokens": lengths[b],
-            "images": len(request.images),
+            "images": len(request.pictures),
             "next_token": token,
             "next_text": pipeline.reader.text([token]),
             "output": str(output) if output else None,
