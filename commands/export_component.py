@@ -14,6 +14,7 @@ from ..export_options import (
     Dtype,
     ExternalData,
     ForceF16,
+    MaxShardSize,
     Provider,
     ScaleReading,
     SetDtype,
@@ -35,6 +36,7 @@ def export_component(
     data: Data = "auto",
     external_data: ExternalData = "safetensors",
     shard_size: ShardSize = None,
+    max_shard_size: MaxShardSize = None,
     text_only: TextOnly = False,
     dequantize: Dequantize = False,
     scale_reading: ScaleReading = "exact",
@@ -43,19 +45,21 @@ def export_component(
     dry_run: DryRun = False,
 ) -> None:
     """Export a checkpoint's components to ONNX graphs in a package folder, without PyTorch."""
+    from ..lib.checkpoint.output_file import refuse_piped
     from ..lib.checkpoint.source import open_checkpoint
     from ..lib.errors import Unsupported, UsageProblem
     from ..lib.package import export
 
-    if not output and not dry_run:
-        raise UsageProblem("no output folder", expected="-o PKG")
-    if data not in ("auto", "copy"):
-        raise Unsupported(f"--data {data}", expected="auto or copy")
-    if external_data != "safetensors":
-        raise UsageProblem("--external-data", found=external_data, expected="safetensors")
-    limit = None if shard_size is None else parse_size(shard_size)
     started = time.monotonic()
     with console.stream(main="file", source=source, format="package") as out:
+        if not output and not dry_run:
+            raise UsageProblem("no output folder", expected="-o PKG")
+        refuse_piped(output)
+        if data not in ("auto", "copy"):
+            raise Unsupported(f"--data {data}", expected="auto or copy")
+        if external_data != "safetensors":
+            raise UsageProblem("--external-data", found=external_data, expected="safetensors")
+        limit = parse_size(shard_size, max_shard_size)
         checkpoint = open_checkpoint(source, revision=revision)
         plan = export.plan(
             checkpoint,
@@ -64,7 +68,7 @@ def export_component(
             dtypes=export.parse_dtypes(set_ or ()),
             provider=ep,
             force_f16=force_f16,
-            shard_nbytes=limit,
+            limit=limit,
             dry_run=dry_run,
             text_only=text_only,
             dequantize=dequantize,

@@ -73,18 +73,18 @@ def verify_package(
     from ..lib.package.checks.subject import Options, Subject
     from ..lib.package.checks.weights import open_source
 
-    if write_manifest and manifest:
-        raise UsageProblem("--write-manifest with --manifest", expected="one of them")
-    ids = verify.select(check or (), skip or (), run=not no_run)
-    named = {i for i in ids if i in (check or ())}
-    if "weights.values" in named and against is None:
-        raise UsageProblem("--check weights.values", expected="--against SOURCE with it")
-    if write_manifest:
-        named.discard("data.hash")  # there is no list before it is written
-    standard_only |= "graph.standard" in named
     tally = verify.Tally()
     started = time.monotonic()
     with console.stream(main="check", source=package, format="package") as out:
+        if write_manifest and manifest:
+            raise UsageProblem("--write-manifest with --manifest", expected="one of them")
+        ids = verify.select(check or (), skip or (), run=not no_run)
+        named = {i for i in ids if i in (check or ())}
+        if "weights.values" in named and against is None:
+            raise UsageProblem("--check weights.values", expected="--against SOURCE with it")
+        if write_manifest:
+            named.discard("data.hash")  # there is no list before it is written
+        standard_only |= "graph.standard" in named
         options = Options(standard_only, against, manifest, write_manifest)
         subject = Subject(package, options)
         if any(i.startswith("run.") for i in ids):

@@ -41,6 +41,14 @@ PROVIDERS = ("default", "cpu", "cuda", "onnx-standard")
 standard operators alone; whether others do is the family's business."""
 
 
+@dataclass(frozen=True)
+class Limit:
+    """Largest data file, bytes, and the option that says it."""
+
+    nbytes: int
+    option: str = "--shard-size"
+
+
 @dataclass
 class Component:
     """One component, ready to be written: its graph, where its bytes come from and where they
@@ -83,7 +91,7 @@ def plan(
     dtypes: Mapping[str, str] | None = None,
     provider: str = "default",
     force_f16: bool = False,
-    shard_nbytes: int | None = None,
+    limit: Limit | None = None,
     dry_run: bool = False,
     text_only: bool = False,
     dequantize: bool = False,
@@ -99,7 +107,7 @@ def plan(
         dtypes: component -> its own dtype.
         provider: one of PROVIDERS.
         force_f16: allow float16 for generation, whose activations leave its range.
-        shard_nbytes: largest data file; by default what the family says.
+        limit: of a data file; by default what the family says.
         text_only, dequantize, reading: see `model.Wishes`.
     Raises:
         InputError, SourceNotFound, Unsupported: the checkpoint, its config, a component name, a
@@ -138,10 +146,10 @@ def plan(
         if name not in model.components:
             expected = f"one of {', '.join(model.components)}"
             raise SourceNotFound(f"component '{name}' of a text-only export", expected=expected)
-    limit = model.shard_nbytes if shard_nbytes is None else shard_nbytes
-    if model.most_shard_nbytes is not None and limit > model.most_shard_nbytes:
+    limit = Limit(model.shard_nbytes) if limit is None else limit
+    if model.most_shard_nbytes is not None and limit.nbytes > model.most_shard_nbytes:
         expected = f"at most {model.most_shard_nbytes} bytes"
-        raise UsageProblem("--shard-size", found=f"{limit} bytes", expected=expected)
+        raise UsageProblem(limit.option, found=f"{limit.nbytes} bytes", expected=expected)
     notes: list[str] = []
     model.defaults()  # refuses what it cannot use, in a dry run too
     tokens = special_tokens(checkpoint, family, model, dry_run, notes)
@@ -164,7 +172,7 @@ def plan(
                 name, graph, bindings.bound, code, forced=model.forced(name, code)
             )
             entries = [_entry(model.checkpoint, b, component) for b in bindings.bound.values()]
-            component.files, component.placed = plan_files(entries, limit)
+            component.files, component.placed = plan_files(entries, limit.nbytes)
             components.append(component)
     made = Plan(checkpoint, family, model, components, tokens, provider, notes, every)
     _refuse_unknown(made)

@@ -31,6 +31,10 @@ def read_request(o: Mapping[str, Any]) -> Request:
     if o["raw"] and not o["decode"]:
         raise UsageProblem("--raw without --decode")
     request = from_options(o)
+    if o["raw"] and request.rows > 1:  # a text may have lines of its own
+        raise UsageProblem(
+            "--raw", found=f"{request.rows} rows", expected="one row: records say whose a text is"
+        )
     if o["output"] is not None:
         read = [str(o[k]) for k in READ if o[k] is not None]
         if o["tokens"] is not None and o["tokens"].startswith("@"):
