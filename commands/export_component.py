@@ -47,6 +47,7 @@ def export_component(
     """Export a checkpoint's components to ONNX graphs in a package folder, without PyTorch."""
     from ..lib.checkpoint.output_file import refuse_piped
     from ..lib.checkpoint.source import open_checkpoint
+    from ..lib.checkpoint.tensor import first_of
     from ..lib.errors import Unsupported, UsageProblem
     from ..lib.package import export
 
@@ -80,7 +81,11 @@ def export_component(
             console.note(note)
         if not dry_run:
             with console.bar(plan.nbytes, "export", "B") as bar:
-                export.write(plan, Path(output), force=force, progress=bar.update)
+                odd = export.write(plan, Path(output), force=force, progress=bar.update)
+            out.write_all("problem", (p.record() for p in odd))
+            warning = first_of(odd, "warning", source)
+            if warning is not None:
+                console.note(f"warning: {warning}")
         for component in plan.components:
             for file in component.files:
                 out.write(

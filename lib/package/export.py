@@ -11,7 +11,7 @@ from typing import Any
 from onnx import TensorProto
 
 from ..checkpoint.kept_open import kept_open
-from ..checkpoint.tensor import Checkpoint
+from ..checkpoint.tensor import Checkpoint, Problem
 from ..checkpoint.writer import (
     DataFile,
     Entry,
@@ -231,9 +231,11 @@ def write(
     *,
     force: bool = False,
     progress: Callable[[int], object] = lambda n: None,
-) -> None:
+) -> list[Problem]:
     """Write the package. It appears under its name only when it is complete.
 
+    Returns:
+        what is odd about payloads.
     Raises:
         UsageProblem: the output is, holds or lies in the source, or exists and `force` is not set.
         EnvironmentProblem: not enough disk space.
@@ -242,7 +244,7 @@ def write(
     inputs = [checkpoint.root] if checkpoint.folder.local else []
     check_output(out, inputs, force=force, marker=layout.MANIFEST)
     check_space(out, plan.nbytes + (16 << 20))
-    plan.model.before_writing([b for c in plan.components for b in c.bindings.values()])
+    problems = plan.model.before_writing([b for c in plan.components for b in c.bindings.values()])
     with (
         kept_open(checkpoint, plan.model.checkpoint),
         new_folder(out, replace=layout.MANIFEST if force else None) as folder,
@@ -257,6 +259,7 @@ def write(
             write_bytes(folder / name, content)
         write_bytes(folder / layout.REPORT, as_json(manifest.weight_report(plan)))
         write_bytes(folder / layout.MANIFEST, as_json(manifest.package(plan)))
+    return problems
 
 
 def graph_bytes(plan: Plan, component: Component) -> bytes:
