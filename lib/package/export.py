@@ -10,6 +10,7 @@ from typing import Any
 
 from onnx import TensorProto
 
+from ..checkpoint.hidden_folder import remove_left
 from ..checkpoint.kept_open import kept_open
 from ..checkpoint.tensor import Checkpoint, Problem
 from ..checkpoint.writer import (
@@ -243,6 +244,7 @@ def write(
     checkpoint = plan.checkpoint
     inputs = [checkpoint.root] if checkpoint.folder.local else []
     check_output(out, inputs, force=force, marker=layout.MANIFEST)
+    remove_left(out)  # before the room is counted that they take
     check_space(out, plan.nbytes + (16 << 20))
     problems = plan.model.before_writing([b for c in plan.components for b in c.bindings.values()])
     with (

@@ -172,7 +172,7 @@ def load_image(
         with warnings.catch_warnings():
             # Pillow's own limit only warns; ours refuses, on the line after
             warnings.simplefilter("ignore")
-            image = Image.open(io.BytesIO(data), formats=[kind])
+            image: Image.Image = Image.open(io.BytesIO(data), formats=[kind])
             _check_size(name, *image.size, max_pixels)
             image.load()
     except Image.DecompressionBombError as e:
@@ -198,7 +198,7 @@ def _turn(image: Image.Image, name: str) -> Image.Transpose | None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of entries that are cut off; what is whole counts
-            said = image.getexif().get(ORIENTATION)
+            said: Any = image.getexif().get(ORIENTATION)
     except (OSError, SyntaxError, LookupError, ValueError, TypeError, struct.error) as e:
         raise InputError(f"{name}: damaged EXIF data") from e
     turns = Image.Transpose
