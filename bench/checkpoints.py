@@ -128,14 +128,13 @@ def u15(folder: Path) -> None:
     shutil.copy(DATA / "census" / "u1.5-8b-mot.config.json", folder / "config.json")
 
 
-def dense_config() -> dict[str, Any]:
+def dense_config(D: int = 512, layers: int = 15) -> dict[str, Any]:
     """The config of the tiny checkpoint, widened until its weights take about 300 MB."""
     config: dict[str, Any] = json.loads((TINY / "config.json").read_text())
-    D = 512
     config["llm_config"].update(
         hidden_size=D,
-        intermediate_size=1536,
-        num_hidden_layers=15,
+        intermediate_size=3 * D,
+        num_hidden_layers=layers,
         num_attention_heads=8,
         num_key_value_heads=4,
         head_dim=64,
@@ -144,7 +143,7 @@ def dense_config() -> dict[str, Any]:
     return config
 
 
-def dense(folder: Path) -> None:
+def dense(folder: Path, D: int = 512, layers: int = 15) -> None:
     """A checkpoint that runs: BF16 understanding, F32 generation, noise of size 0.02 as weights.
 
     The norms' weights are noise too: nothing here looks at what comes out, only at the bytes.
@@ -154,7 +153,7 @@ def dense(folder: Path) -> None:
 
     from ntool.lib.families.neo_chat import inventory
 
-    config = dense_config()
+    config = dense_config(D, layers)
     wanted: dict[str, tuple[int | None, ...]] = {}
     for tensors in inventory.expected(config).values():
         wanted.update(tensors)
@@ -297,6 +296,7 @@ KINDS: dict[str, Callable[[Path], None]] = {
     "codes": codes,
     "u15": u15,
     "dense": dense,
+    "dense-large": partial(dense, D=2048, layers=18),
     "qwen4-mid": qwen4_mid,
     "qwen4-table-small": partial(qwen4_table, base=50_000),
     "qwen4-table-large": partial(qwen4_table, base=1_000_000),

@@ -8,20 +8,32 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-from .measure import NTOOL, PYTHON, Cost, in_turn, output_of, run
+from .checkpoints import TINY
+from .measure import NTOOL, PYTHON, Cost, Failed, in_turn, output_of, run
 from .table import Bench, Line, Row, spent, verdict
 
 GENERATION = ("image_gen_embedding", "image_gen_denoiser")
 """The components whose weights the checkpoint of these rows stores as F32 already."""
 COPY_FACTOR, COPY_EXTRA = 1.5, 0.5
 DRY_CPU, DRY_RSS = 1.5, 400e6
+UNDERSTANDING = ("vision_encoder", "embedding", "decoder")
+"""The components whose weights the checkpoints of these rows store as BF16."""
+LINKED = ("inplace", "hardlink", "reflink")
+TOKENIZER = ("vocab.json", "merges.txt", "tokenizer_config.json")
 VERIFY_FACTOR = 1.5
 
 
-def export(components: tuple[str, ...], name: str, bench: Bench) -> Iterator[Line]:
+def export(
+    components: tuple[str, ...],
+    name: str,
+    bench: Bench,
+    kind: str = "dense",
+    options: tuple[str, ...] = (),
+) -> Iterator[Line]:
     """An export beside `cp` of what it wrote. Both write a new folder every time."""
-    source, out = str(bench.checkpoint("dense")), bench.folder / f"{name}.pkg"
-    command = [*NTOOL, "export-component", source, *components, "-o", str(out)]
+    source, out = str(bench.checkpoint(kind)), bench.folder / f"{name}.pkg"
+    how = ["--data", "copy", *options]
+    command = [*NTOOL, "export-component", source, *components, "-o", str(out), *how]
     told = output_of(command)
     summary = next(r for r in map(json.loads, told.splitlines()) if r["kind"] == "summary")
 
@@ -41,7 +53,8 @@ def export(components: tuple[str, ...], name: str, bench: Bench) -> Iterator[Lin
     limit = COPY_FACTOR * copied.cpu + COPY_EXTRA
     budget, judged = f"<= {COPY_FACTOR}x + {COPY_EXTRA} s = {limit:.2f} s", made.cpu <= limit
     if summary["converted"]:
-        what += f", {summary['converted']} made F32 of BF16"
+        made_of = "F16" if "f16" in options else "F32"
+        what += f", {summary['converted']} made {made_of} of BF16"
         budget = ""  # the promise is about bytes that stay as they are
     yield Line(
         name,
@@ -63,6 +76,30 @@ def dry_run(bench: Bench) -> Iterator[Line]:
         budget=f"<= {DRY_CPU} s, {DRY_RSS / 1e6:.0f} MB",
         verdict=verdict(ours.cpu <= DRY_CPU, ours.rss <= DRY_RSS),
     )
+
+
+def linked(bench: Bench) -> Iterator[Line]:
+    """Weights that stay where they are, at the released model's size."""
+    source, out = bench.checkpoint("u15"), bench.folder / "linked.pkg"
+    for name in TOKENIZER:
+        shutil.copy(TINY / name, source)
+    command = [*NTOOL, "export-component", str(source), *UNDERSTANDING, "--dtype", "bf16"]
+    for how in LINKED:
+        to = ["--force"] if how == "inplace" else ["-o", str(out), "--force"]
+        try:
+            (ours,) = in_turn(bench.runs, partial(run, [*command, "--data", how, *to]))
+        except Failed as e:
+            if "cannot be" not in str(e):
+                raise
+            yield Line("export-linked", f"{how}: {str(e).rpartition('cannot be ')[2]}",
+                       verdict="skipped")  # fmt: skip
+            continue
+        yield Line(
+            "export-linked",
+            spent(ours, f"{how}, 18.7 GB of BF16 in holes"),
+            budget=f"<= {DRY_CPU} s, {DRY_RSS / 1e6:.0f} MB",
+            verdict=verdict(ours.cpu <= DRY_CPU, ours.rss <= DRY_RSS),
+        )
 
 
 def checker(package: Path, options: str) -> list[str]:
@@ -103,6 +140,24 @@ ROWS = (
         "export of a whole checkpoint, half BF16",
         partial(export, (), "export-all"),
     ),
+    Row(
+        "export-copy-large",
+        "export of 2.8 GB of F32 weights that stay as they are",
+        partial(export, GENERATION, "export-copy-large", kind="dense-large"),
+    ),
+    Row(
+        "export-widened",
+        "export of 1.4 GB of BF16 weights as F32",
+        partial(export, UNDERSTANDING, "export-widened", kind="dense-large"),
+    ),
+    Row(
+        "export-narrowed",
+        "export of 1.4 GB of BF16 weights as F16",
+        partial(
+            export, UNDERSTANDING, "export-narrowed", kind="dense-large", options=("--dtype", "f16")
+        ),
+    ),
+    Row("export-linked", "export without copying, of a sparse 50 GB checkpoint", linked),
     Row("export-dry-run", "dry run of a sparse 50 GB checkpoint", dry_run),
     Row("verify-structure", "structure checks of that package", structure),
 )

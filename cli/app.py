@@ -12,12 +12,6 @@ from .options import with_common
 from .version import VERSION
 
 
-def _version(value: bool) -> None:
-    if value:
-        print(f"ntool {VERSION}")
-        raise typer.Exit
-
-
 def application() -> Any:
     """The click command for the whole of ntool.
 
@@ -34,14 +28,27 @@ def application() -> Any:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
 
-    @app.callback()
+    @app.callback(invoke_without_command=True)
     def root(
-        version: Annotated[
-            bool,
-            typer.Option("--version", callback=_version, is_eager=True, help="Print the version."),
+        ctx: typer.Context,
+        version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+        verbose: Annotated[
+            bool, typer.Option("--verbose", "-v", help="With --version: those of all packages.")
         ] = False,
     ) -> None:
-        pass
+        if version and verbose:
+            from .lib.doctor import version_lines
+
+            version_lines()
+        elif version:
+            print(f"ntool {VERSION}")
+        elif verbose:
+            raise typer.BadParameter("options follow the command", param_hint="--verbose")
+        elif ctx.invoked_subcommand is None:
+            ctx.fail("Missing command.")
+        else:
+            return
+        raise typer.Exit
 
     for name in COMMANDS:
         module = import_module(f".commands.{name.replace('-', '_')}", package=__package__)

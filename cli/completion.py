@@ -36,7 +36,7 @@ CHECK_IDS = (
     "layout.files", "layout.schema", "graph.parse", "graph.checker", "graph.types",
     "graph.standard", "graph.names", "graph.dead", "data.path", "data.bounds", "data.orphans",
     "data.hash", "weights.complete", "weights.values", "weights.sane", "dtype.policy", "flow.ports",
-    "flow.tokens", "run.load", "run.dynamic", "run.finite",
+    "flow.tokens", "run.load", "run.dynamic", "run.finite", "golden.values",
 )  # fmt: skip
 """Those of `lib.package.checks.catalogue`, which would load ONNX."""
 _WORD = r"[\w:\[\]-]+"
@@ -165,6 +165,8 @@ def _value(param: Any, command: str = "") -> Value:
         return Value("words", word, tuple(BITS))
     if "--rng" in param.opts:
         return Value("words", label, RNGS)
+    if word == "COMPONENT=FILE":
+        return Value("file", label)
     if "--check" in param.opts or "--skip" in param.opts:
         return Value("words", label, CHECK_IDS)
     if word in _KINDS or "Path" in type(param.type).__name__:

@@ -19,6 +19,8 @@ from .lib.records import Record, Stream
 from .progress import Lines, NoBar, terminal_bar
 
 FORMATS = ("jsonl", "table", "csv", "tsv")
+MORE_FORMATS = {"verify-package": ("junit",)}
+"""Formats that single commands have besides."""
 
 
 class Unfailing:
@@ -127,6 +129,10 @@ class Console:
             sink = JsonLines(out)
         elif self.records == "table":
             sink = Table(out)
+        elif self.records == "junit":
+            from .lib.package.junit import JUnit
+
+            sink = JUnit(out)
         else:
             sink = Delimited(out, main, "," if self.records == "csv" else "\t", self.problem)
         shown = None if source is None else without_secrets(source)

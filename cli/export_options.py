@@ -35,7 +35,11 @@ ForceF16 = Annotated[
 ]
 Data = Annotated[
     str,
-    typer.Option("--data", metavar="HOW", help="How weights get into the package: auto or copy."),
+    typer.Option(
+        "--data",
+        metavar="HOW",
+        help="How weights get there: auto, copy, reflink, hardlink or inplace.",
+    ),
 ]
 ShardSize = Annotated[
     str | None,

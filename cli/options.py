@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from .console import FORMATS, console
+from .console import FORMATS, MORE_FORMATS, console
 from .number_types import whole
 from .progress import WAYS
 
@@ -75,10 +75,25 @@ Revision = Annotated[
 ]
 
 
-def _format(value: str | None) -> str | None:
-    if value is not None and value not in FORMATS:
-        raise typer.BadParameter(f"{value!r} is not one of {', '.join(FORMATS)}")
-    return value
+def _format(known: tuple[str, ...]) -> Any:
+    """The --format option of a command that knows these formats."""
+
+    def check(value: str | None) -> str | None:
+        if value is None or value in known:
+            return value
+        users = [name for name, more in MORE_FORMATS.items() if value in more]
+        alone = f", only of {' and '.join(users)}" if users else ""
+        raise typer.BadParameter(f"{value!r} is not one of {', '.join(known)}{alone}")
+
+    return Annotated[
+        str | None,
+        typer.Option(
+            "--format",
+            metavar="|".join(known),
+            callback=check,
+            help="Form of the records. Default: table on a terminal, else jsonl.",
+        ),
+    ]
 
 
 def _progress(value: str) -> str:
@@ -88,18 +103,7 @@ def _progress(value: str) -> str:
 
 
 COMMON: dict[str, tuple[Any, Any]] = {
-    "format": (
-        Annotated[
-            str | None,
-            typer.Option(
-                "--format",
-                metavar="|".join(FORMATS),
-                callback=_format,
-                help="Form of the records. Default: table on a terminal, else jsonl.",
-            ),
-        ],
-        None,
-    ),
+    "format": (_format(FORMATS), None),
     "progress": (
         Annotated[
             str,
@@ -123,9 +127,10 @@ COMMON: dict[str, tuple[Any, Any]] = {
 def with_common(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     """The command with the common options in its signature; they set `console`, not arguments."""
     signature = inspect.signature(function, eval_str=True)
+    own_format = (_format((*FORMATS, *MORE_FORMATS.get(name, ()))), None)
     added = [
         inspect.Parameter(k, inspect.Parameter.KEYWORD_ONLY, default=d, annotation=a)
-        for k, (a, d) in COMMON.items()
+        for k, (a, d) in {**COMMON, "format": own_format}.items()
     ]
 
     @wraps(function)

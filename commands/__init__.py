@@ -9,6 +9,7 @@ COMMANDS: tuple[str, ...] = (
     "run-prefill",
     "sample-image",
     "verify-package",
+    "doctor",
     "completion",
 )
 """The subcommands, in the order in which a pipeline uses them."""

@@ -48,16 +48,15 @@ def export_component(
     from ..lib.checkpoint.output_file import refuse_piped
     from ..lib.checkpoint.source import open_checkpoint
     from ..lib.checkpoint.tensor import first_of
-    from ..lib.errors import Unsupported, UsageProblem
-    from ..lib.package import export
+    from ..lib.errors import UsageProblem
+    from ..lib.package import export, layout
 
     started = time.monotonic()
     with console.stream(main="file", source=source, format="package") as out:
-        if not output and not dry_run:
+        if not output and not dry_run and data != layout.INPLACE:
             raise UsageProblem("no output folder", expected="-o PKG")
         refuse_piped(output)
-        if data not in ("auto", "copy"):
-            raise Unsupported(f"--data {data}", expected="auto or copy")
+        target = Path(output) if output else None
         if external_data != "safetensors":
             raise UsageProblem("--external-data", found=external_data, expected="safetensors")
         limit = parse_size(shard_size, max_shard_size)
@@ -74,6 +73,8 @@ def export_component(
             text_only=text_only,
             dequantize=dequantize,
             reading=scale_reading,
+            data=data,
+            out=target,
         )
         for problem in checkpoint.problems:
             out.write("problem", **problem.record())
@@ -81,16 +82,13 @@ def export_component(
             console.note(note)
         if not dry_run:
             with console.bar(plan.nbytes, "export", "B") as bar:
-                odd = export.write(plan, Path(output), force=force, progress=bar.update)
+                odd = export.write(plan, target, force=force, progress=bar.update)
             out.write_all("problem", (p.record() for p in odd))
             warning = first_of(odd, "warning", source)
             if warning is not None:
                 console.note(f"warning: {warning}")
-        for component in plan.components:
-            for file in component.files:
-                out.write(
-                    "file", path=f"{component.name}/{file.name}", nbytes=file.nbytes, role="data"
-                )
+        for file in plan.data_files():
+            out.write("file", **file)
         out.write(
             "summary",
             **export.summary(plan, written=not dry_run),
@@ -98,9 +96,10 @@ def export_component(
             seconds=round(time.monotonic() - started, 3),
         )
     if not dry_run:
-        console.note(
-            f"wrote {output}: {len(plan.components)} components, {plan.nbytes:,} bytes of weights"
-        )
+        weights = f"{plan.nbytes:,} bytes of weights"
+        if plan.nbytes_linked:
+            weights += f", {plan.nbytes_linked:,} more linked"
+        console.note(f"wrote {output or source}: {len(plan.components)} components, {weights}")
 
 
 def peak_rss() -> int:

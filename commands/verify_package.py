@@ -1,4 +1,5 @@
-"""Records written: `check` (one a finding and component), `file` (SHA256SUMS), `summary`."""
+"""Records written: `check` (one a finding and component), `file` (SHA256SUMS, the report),
+`summary`."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ import typer
 
 from ..console import console
 from ..options import Device
+from ..verify_options import Golden, Picture, Report
 
 
 def _print_schema(value: bool) -> None:
@@ -46,8 +48,9 @@ def verify_package(
             "--against", metavar="SOURCE", help="Compare every weight with this checkpoint."
         ),
     ] = None,
+    golden: Golden = None,
     no_run: Annotated[
-        bool, typer.Option("--no-run", help="Load and run nothing (skips run.*).")
+        bool, typer.Option("--no-run", help="Load and run nothing (skips run.* and golden.*).")
     ] = False,
     write_manifest: Annotated[
         bool, typer.Option("--write-manifest", help="Write SHA256SUMS if all checks hold.")
@@ -56,6 +59,8 @@ def verify_package(
         str | None,
         typer.Option("--manifest", metavar="FILE", help="Compare with this list of SHA-256 sums."),
     ] = None,
+    report: Report = None,
+    picture: Picture = None,
     device: Device = "auto",
     print_schema: Annotated[
         bool,
@@ -72,8 +77,11 @@ def verify_package(
     from ..lib.package import sums, verify
     from ..lib.package.checks.subject import Options, Subject
     from ..lib.package.checks.weights import open_source
+    from ..lib.package.golden_file import open_goldens
+    from ..lib.package.report import open_report
 
     tally = verify.Tally()
+    rows = []
     started = time.monotonic()
     with console.stream(main="check", source=package, format="package") as out:
         if write_manifest and manifest:
@@ -82,26 +90,41 @@ def verify_package(
         named = {i for i in ids if i in (check or ())}
         if "weights.values" in named and against is None:
             raise UsageProblem("--check weights.values", expected="--against SOURCE with it")
+        if "golden.values" in named and not golden:
+            raise UsageProblem("--check golden.values", expected="--golden FILE with it")
+        if golden and "golden.values" not in ids:
+            raise UsageProblem(
+                "--golden", found="a selection without golden.values", expected="it too"
+            )
         if write_manifest:
             named.discard("data.hash")  # there is no list before it is written
         standard_only |= "graph.standard" in named
         options = Options(standard_only, against, manifest, write_manifest)
         subject = Subject(package, options)
-        if any(i.startswith("run.") for i in ids):
+        if any(i.startswith(verify.RUNNING) for i in ids):
             from ..lib.runtime.session import resolve_device
 
             options.device = resolve_device(device, console.note)
         if manifest and not os.path.exists(manifest):
             raise SourceNotFound(f"--manifest {manifest}: no such file")
         open_source(subject)
+        options.goldens = open_goldens(golden or (), [p.name for p in subject.parts])
+        read = [*(g.path for g in options.goldens), *(p for p in (against, manifest) if p)]
+        paged = open_report(report, package, picture or (), read)
         for check_id, finding in verify.verify(subject, ids, named):
             tally.add(check_id, finding)
+            rows.append(verify.record(check_id, finding))
             if finding.warning:
                 console.note(f"warning: {check_id}: {finding.message}")
-            out.write("check", **verify.record(check_id, finding))
+            out.write("check", **rows[-1])
         if write_manifest and tally.ok:
             count = sums.write(subject.root)
             out.write("file", path=sums.NAME, role="manifest", entries=count)
+        if paged is not None:
+            words = {"against": [against or ""], "only": check, "without": skip, "golden": golden}
+            asked = {k: ", ".join(v or ()) for k, v in words.items()}
+            asked["device"] = options.device[0]
+            out.write("file", **paged.write(subject, rows, tally.summary(), asked))
         out.write("summary", **tally.summary(), seconds=round(time.monotonic() - started, 3))
     fault = tally.fault()
     if fault is not None:

@@ -61,7 +61,7 @@ _ntool_takes() {
         'export-component --dtype') kind=words choices='auto f32 f16 bf16' ;;
         'export-component --set') kind=text ;;
         'export-component --ep') kind=words choices='default cpu cuda onnx-standard' ;;
-        'export-component --data') kind=words choices='auto copy' ;;
+        'export-component --data') kind=words choices='auto copy reflink hardlink inplace' ;;
         'export-component --external-data') kind=text ;;
         'export-component --shard-size') kind=text ;;
         'export-component --max-shard-size') kind=text ;;
@@ -132,14 +132,19 @@ _ntool_takes() {
         'sample-image --format') kind=words choices='jsonl table csv tsv' ;;
         'sample-image --progress') kind=words choices='auto always never plain json' ;;
         'sample-image 1') kind=package ;;
-        'verify-package --check') kind=words choices='layout.files layout.schema graph.parse graph.checker graph.types graph.standard graph.names graph.dead data.path data.bounds data.orphans data.hash weights.complete weights.values weights.sane dtype.policy flow.ports flow.tokens run.load run.dynamic run.finite' ;;
-        'verify-package --skip') kind=words choices='layout.files layout.schema graph.parse graph.checker graph.types graph.standard graph.names graph.dead data.path data.bounds data.orphans data.hash weights.complete weights.values weights.sane dtype.policy flow.ports flow.tokens run.load run.dynamic run.finite' ;;
+        'verify-package --check') kind=words choices='layout.files layout.schema graph.parse graph.checker graph.types graph.standard graph.names graph.dead data.path data.bounds data.orphans data.hash weights.complete weights.values weights.sane dtype.policy flow.ports flow.tokens run.load run.dynamic run.finite golden.values' ;;
+        'verify-package --skip') kind=words choices='layout.files layout.schema graph.parse graph.checker graph.types graph.standard graph.names graph.dead data.path data.bounds data.orphans data.hash weights.complete weights.values weights.sane dtype.policy flow.ports flow.tokens run.load run.dynamic run.finite golden.values' ;;
         'verify-package --against') kind=source ;;
+        'verify-package --golden') kind=file ;;
         'verify-package --manifest') kind=file ;;
+        'verify-package --report') kind=file ;;
+        'verify-package --picture') kind=file ;;
         'verify-package --device') kind=words choices='auto cpu cuda' ;;
-        'verify-package --format') kind=words choices='jsonl table csv tsv' ;;
+        'verify-package --format') kind=words choices='jsonl table csv tsv junit' ;;
         'verify-package --progress') kind=words choices='auto always never plain json' ;;
         'verify-package 1') kind=folder ;;
+        'doctor --format') kind=words choices='jsonl table csv tsv' ;;
+        'doctor --progress') kind=words choices='auto always never plain json' ;;
         'completion --format') kind=words choices='jsonl table csv tsv' ;;
         'completion --progress') kind=words choices='auto always never plain json' ;;
         'completion 1') kind=words choices='bash zsh fish' ;;
@@ -147,12 +152,12 @@ _ntool_takes() {
     esac
 }
 
-_ntool_commands='inspect-headers census convert-fp8 convert-experts export-component run-prefill sample-image verify-package completion'
+_ntool_commands='inspect-headers census convert-fp8 convert-experts export-component run-prefill sample-image verify-package doctor completion'
 _ntool_demos='demo:shapes'
 
 _ntool_options() {
     case $1 in
-        '') choices='--version --help -h' ;;
+        '') choices='--version --verbose -v --help -h' ;;
         inspect-headers) choices='--include --exclude --full --max-header --revision --no-index --format --progress --quiet -q --verbose -v --help -h' ;;
         census) choices='--by --groups --as-dtype --expect --against --allow-missing --plot --repair-index --force --max-header --revision --format --progress --quiet -q --verbose -v --help -h' ;;
         convert-fp8) choices='--output -o --to --include --exclude --block --scale --lowering --scale-reading --allow-unscaled --shard-size --jobs -j --part --merge --resume --dry-run --verify --force --revision --max-header --format --progress --quiet -q --verbose -v --help -h' ;;
@@ -160,7 +165,8 @@ _ntool_options() {
         export-component) choices='--output -o --dtype --set --ep --force-f16 --data --external-data --shard-size --max-shard-size --text-only --dequantize --scale-reading --revision --force --dry-run --format --progress --quiet -q --verbose -v --help -h' ;;
         run-prefill) choices='--prompt --prompt-file --messages --query --tokens --image --task --system --think --min-pixels --max-pixels --pad --decode --raw --all-logits --size --steps --cfg --img-cfg --cfg-norm --cfg-interval --shift --t-eps --seed --rng --latent --device --threads --low-memory --output -o --format --progress --quiet -q --verbose -v --help -h' ;;
         sample-image) choices='--output -o --prompt --image --prompts --messages --query --system --think --min-pixels --max-pixels --prefix --prefix-images-only --prefix-unconditional --size --fit --steps --cfg --img-cfg --cfg-norm --cfg-interval --shift --t-eps --seed --count --rng --latent --save-latent --trace --sheet --no-metadata --device --threads --low-memory --plan --format --progress --quiet -q --verbose -v --help -h' ;;
-        verify-package) choices='--check --skip --standard-only --against --no-run --write-manifest --manifest --device --print-schema --format --progress --quiet -q --verbose -v --help -h' ;;
+        verify-package) choices='--check --skip --standard-only --against --golden --no-run --write-manifest --manifest --report --picture --device --print-schema --format --progress --quiet -q --verbose -v --help -h' ;;
+        doctor) choices='--format --progress --quiet -q --verbose -v --help -h' ;;
         completion) choices='--format --progress --quiet -q --verbose -v --help -h' ;;
         *) choices='' ;;
     esac

@@ -160,15 +160,21 @@ set -g __ntool_valued \
     'verify-package --check' \
     'verify-package --skip' \
     'verify-package --against' \
+    'verify-package --golden' \
     'verify-package --manifest' \
+    'verify-package --report' \
+    'verify-package --picture' \
     'verify-package --device' \
     'verify-package --format' \
     'verify-package --progress' \
+    'doctor --format' \
+    'doctor --progress' \
     'completion --format' \
     'completion --progress'
 
 complete -c ntool -f
 complete -c ntool -n '__ntool_at \'\'' -l version -d 'Print the version.'
+complete -c ntool -n '__ntool_at \'\'' -l verbose -s v -d 'With --version: those of all packages.'
 complete -c ntool -n '__ntool_at \'\'' -l help -s h -d 'Show this message and exit.'
 complete -c ntool -n '__ntool_at \'\'' -a inspect-headers -d 'List every tensor of a checkpoint from its headers, without reading the weights'
 complete -c ntool -n '__ntool_at \'\'' -a census -d 'Count the tensors of a checkpoint by group and dtype, and say what is wrong with it'
@@ -178,6 +184,7 @@ complete -c ntool -n '__ntool_at \'\'' -a export-component -d 'Export a checkpoi
 complete -c ntool -n '__ntool_at \'\'' -a run-prefill -d 'Run a prompt through the understanding branch'
 complete -c ntool -n '__ntool_at \'\'' -a sample-image -d 'Draw a picture from a prompt, edit pictures, or go on from prefix files'
 complete -c ntool -n '__ntool_at \'\'' -a verify-package -d 'Check a package'
+complete -c ntool -n '__ntool_at \'\'' -a doctor -d 'Show what this machine offers'
 complete -c ntool -n '__ntool_at \'\'' -a completion -d 'Print the completion script of a shell, to be sourced or saved where the shell looks'
 
 # inspect-headers
@@ -268,7 +275,7 @@ complete -c ntool -n '__ntool_at export-component' -l dtype -x -a 'auto f32 f16 
 complete -c ntool -n '__ntool_at export-component' -l set -x -d 'Another dtype for one component. Repeatable.'
 complete -c ntool -n '__ntool_at export-component' -l ep -x -a 'default cpu cuda onnx-standard' -d 'Meant for: default, cpu, cuda or onnx-standard.'
 complete -c ntool -n '__ntool_at export-component' -l force-f16 -d 'Allow f16 for generation, which ends as NaN. To try.'
-complete -c ntool -n '__ntool_at export-component' -l data -x -a 'auto copy' -d 'How weights get into the package: auto or copy.'
+complete -c ntool -n '__ntool_at export-component' -l data -x -a 'auto copy reflink hardlink inplace' -d 'How weights get there: auto, copy, reflink, hardlink or inplace.'
 complete -c ntool -n '__ntool_at export-component' -l external-data -x -d 'Of the data files: there is safetensors.'
 complete -c ntool -n '__ntool_at export-component' -l shard-size -x -d 'Largest data file, for example 5GB. Default: by family.'
 complete -c ntool -n '__ntool_at export-component' -l max-shard-size -x -d 'Another name of --shard-size.'
@@ -367,21 +374,31 @@ complete -c ntool -n '__ntool_at sample-image' -l help -s h -d 'Show this messag
 complete -c ntool -n '__ntool_at sample-image 1 1' -r -F -a 'demo:shapes'
 
 # verify-package
-complete -c ntool -n '__ntool_at verify-package' -l check -x -a 'layout.files layout.schema graph.parse graph.checker graph.types graph.standard graph.names graph.dead data.path data.bounds data.orphans data.hash weights.complete weights.values weights.sane dtype.policy flow.ports flow.tokens run.load run.dynamic run.finite' -d 'Only these checks; globs. May be repeated.'
-complete -c ntool -n '__ntool_at verify-package' -l skip -x -a 'layout.files layout.schema graph.parse graph.checker graph.types graph.standard graph.names graph.dead data.path data.bounds data.orphans data.hash weights.complete weights.values weights.sane dtype.policy flow.ports flow.tokens run.load run.dynamic run.finite' -d 'Not these checks; globs. May be repeated.'
+complete -c ntool -n '__ntool_at verify-package' -l check -x -a 'layout.files layout.schema graph.parse graph.checker graph.types graph.standard graph.names graph.dead data.path data.bounds data.orphans data.hash weights.complete weights.values weights.sane dtype.policy flow.ports flow.tokens run.load run.dynamic run.finite golden.values' -d 'Only these checks; globs. May be repeated.'
+complete -c ntool -n '__ntool_at verify-package' -l skip -x -a 'layout.files layout.schema graph.parse graph.checker graph.types graph.standard graph.names graph.dead data.path data.bounds data.orphans data.hash weights.complete weights.values weights.sane dtype.policy flow.ports flow.tokens run.load run.dynamic run.finite golden.values' -d 'Not these checks; globs. May be repeated.'
 complete -c ntool -n '__ntool_at verify-package' -l standard-only -d 'Refuse operators of custom domains.'
 complete -c ntool -n '__ntool_at verify-package' -l against -r -F -a 'demo:shapes' -d 'Compare every weight with this checkpoint.'
-complete -c ntool -n '__ntool_at verify-package' -l no-run -d 'Load and run nothing (skips run.*).'
+complete -c ntool -n '__ntool_at verify-package' -l golden -r -F -d 'Compare outputs with a file: arrays by names of ports, a prefix file, or a PNG with its recipe. May be repeated.'
+complete -c ntool -n '__ntool_at verify-package' -l no-run -d 'Load and run nothing (skips run.* and golden.*).'
 complete -c ntool -n '__ntool_at verify-package' -l write-manifest -d 'Write SHA256SUMS if all checks hold.'
 complete -c ntool -n '__ntool_at verify-package' -l manifest -r -F -d 'Compare with this list of SHA-256 sums.'
+complete -c ntool -n '__ntool_at verify-package' -l report -r -F -d 'Write what was found as one HTML page.'
+complete -c ntool -n '__ntool_at verify-package' -l picture -r -F -d 'Show it on the page. May be repeated.'
 complete -c ntool -n '__ntool_at verify-package' -l device -x -a 'auto cpu cuda' -d 'auto, cpu, cuda or cuda:INDEX.'
 complete -c ntool -n '__ntool_at verify-package' -l print-schema -d 'Print the schema of package.json.'
-complete -c ntool -n '__ntool_at verify-package' -l format -x -a 'jsonl table csv tsv' -d 'Form of the records. Default: table on a terminal, else jsonl.'
+complete -c ntool -n '__ntool_at verify-package' -l format -x -a 'jsonl table csv tsv junit' -d 'Form of the records. Default: table on a terminal, else jsonl.'
 complete -c ntool -n '__ntool_at verify-package' -l progress -x -a 'auto always never plain json' -d 'Progress on stderr.'
 complete -c ntool -n '__ntool_at verify-package' -l quiet -s q -d 'No notes on stderr.'
 complete -c ntool -n '__ntool_at verify-package' -l verbose -s v -d 'Details and tracebacks on stderr.'
 complete -c ntool -n '__ntool_at verify-package' -l help -s h -d 'Show this message and exit.'
 complete -c ntool -n '__ntool_at verify-package 1 1' -a '(__fish_complete_directories)'
+
+# doctor
+complete -c ntool -n '__ntool_at doctor' -l format -x -a 'jsonl table csv tsv' -d 'Form of the records. Default: table on a terminal, else jsonl.'
+complete -c ntool -n '__ntool_at doctor' -l progress -x -a 'auto always never plain json' -d 'Progress on stderr.'
+complete -c ntool -n '__ntool_at doctor' -l quiet -s q -d 'No notes on stderr.'
+complete -c ntool -n '__ntool_at doctor' -l verbose -s v -d 'Details and tracebacks on stderr.'
+complete -c ntool -n '__ntool_at doctor' -l help -s h -d 'Show this message and exit.'
 
 # completion
 complete -c ntool -n '__ntool_at completion' -l format -x -a 'jsonl table csv tsv' -d 'Form of the records. Default: table on a terminal, else jsonl.'

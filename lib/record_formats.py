@@ -22,6 +22,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "check": ("id", "ok", "component", "expected", "actual", "message"),
     "step": ("index", "t", "t_next", "rms_x0", "rms_v", "seconds"),
     "token": ("index", "id", "text", "row"),
+    "fact": ("area", "name", "value", "ok", "hint"),
     "memory": ("picture", "phase", "component", "weights", "activations"),
 }
 """Columns of a kind in table, csv and tsv, in order. Other kinds show all their fields."""

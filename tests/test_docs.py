@@ -169,6 +169,7 @@ OTHER_WORDS = {
     "bad-json",  # of the JSON reader: files have their own code for it
     *("fc1-fc2", "fc1-fc3-fc2", "gate-up-down", "up-down", "w1-w3-w2", "wi-wo"),
     *("fused-transposed", "compressed-tensors"),
+    "onnxruntime-gpu",
     "ntool-processor-v1",  # the schema of processor.json
     "image-text",  # the form of a package
 }

@@ -269,6 +269,10 @@ class Checkpoint:
         """Absolute path of a file of the checkpoint."""
         return os.path.join(self.root, relative)
 
+    def is_plain(self, tensor: Tensor) -> bool:
+        """Whether `bands` does no more than read the tensor's bytes from its file."""
+        return tensor.offset >= 0
+
     def bands(self, tensor: Tensor, nbytes: int = 1 << 20) -> Iterator[bytes]:
         """The payload of a tensor in pieces of at most `nbytes` bytes, in order.
 

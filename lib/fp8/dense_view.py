@@ -34,6 +34,11 @@ class DenseView(Checkpoint):
     pairs: Pairs | None = None
     statistics: dict[str, Any] = field(default_factory=dict)
 
+    def is_plain(self, tensor: Tensor) -> bool:
+        """Whether it is no codes."""
+        assert self.pairs is not None
+        return tensor.name not in self.pairs.scale_of and super().is_plain(tensor)
+
     def bands(self, tensor: Tensor, nbytes: int = 1 << 20) -> Iterator[bytes]:
         """As of any checkpoint; of a tensor that is codes the products, in bands of whole rows."""
         assert self.stored is not None and self.pairs is not None
@@ -54,6 +59,11 @@ class WatchedScales(Checkpoint):
     read twice."""
 
     pairs: Pairs | None = None
+
+    def is_plain(self, tensor: Tensor) -> bool:
+        """Whether it is no scale."""
+        assert self.pairs is not None
+        return tensor.name not in self.pairs.scales and super().is_plain(tensor)
 
     def bands(self, tensor: Tensor, nbytes: int = 1 << 20) -> Iterator[bytes]:
         """As of any checkpoint.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -93,7 +94,41 @@ def _f16_bf16(band: Band, tally: Tally) -> Band:
 
 
 def _bf16_f16(band: Band, tally: Tally) -> Band:
-    return _bytes(_narrow_f16(bf16_to_f32(np.frombuffer(band, "<u2")), tally))
+    """There are 65,536 bfloat16 codes, so the float16 code of each is looked up, and magnitudes are
+    compared as codes, whose order is the same: a quarter of the time of computing them."""
+    codes = np.frombuffer(band, "<u2")
+    table, beyond, zero, normal = _f16_of_bf16()
+    if codes.size:
+        magnitude = codes & np.uint16(0x7FFF)
+        top = magnitude.max()
+        if top >= beyond:
+            tally.overflow += int(np.count_nonzero(magnitude >= beyond))
+        if top <= _INFINITE:  # no NaN, of which `_count` makes nothing either
+            tally.largest = max(tally.largest, float(bf16_to_f32(top.reshape(1))[0]))
+            if magnitude.min() < normal:
+                small = int(np.count_nonzero(magnitude < normal))
+                flushed = int(np.count_nonzero(magnitude <= zero))
+                tally.subnormal += small - flushed
+                tally.flushed += flushed - (codes.size - int(np.count_nonzero(magnitude)))
+    return _bytes(table.take(codes, mode="clip"))
+
+
+_INFINITE = np.uint16(0x7F80)
+"""bfloat16 code of infinity; those of NaN are greater."""
+
+
+@cache
+def _f16_of_bf16() -> tuple[np.ndarray, np.uint16, np.uint16, np.uint16]:
+    """float16 code of each bfloat16 code; and of positive bfloat16 codes the first that becomes
+    infinite, the last that becomes zero, and the first that becomes a normal number."""
+    values = bf16_to_f32(np.arange(1 << 16, dtype="<u2"))
+    with np.errstate(over="ignore", invalid="ignore"):
+        narrow = values.astype("<f2")
+    positive = narrow[: int(_INFINITE) + 1]
+    beyond = np.uint16(np.argmax(np.isinf(positive)))
+    zero = np.uint16(np.count_nonzero(positive == 0) - 1)
+    normal = np.uint16(np.argmax(values[: len(positive)] >= 2.0**-14))
+    return narrow.view("<u2"), beyond, zero, normal
 
 
 def _f32_f16(band: Band, tally: Tally) -> Band:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ from ..checkpoint.paths import read_inside
 from ..checkpoint.tensor import Checkpoint
 from ..errors import InputError, SourceNotFound
 from ..text.tokenizer import MAX_BYTES, Tokenizer, load
+from ..text.tokenizer_json import FILE, load_any
 from . import layout
 
 if TYPE_CHECKING:
@@ -28,8 +29,8 @@ def assets(plan: Plan) -> dict[str, bytes]:
         InputError: a file that leads outside of the checkpoint, is not regular, or is too large.
     """
     files = {}
-    known, required = layout.tokenizer_files(plan.family.NAME)
-    for name in known:
+    _, required = layout.tokenizer_files(plan.family.NAME)
+    for name in tokenizer_names(plan.checkpoint, plan.family):
         raw = _small_file(plan.checkpoint, name)
         if raw is not None:
             files[f"{layout.TOKENIZER}/{name}"] = raw
@@ -39,6 +40,17 @@ def assets(plan: Plan) -> dict[str, bytes]:
     if processor is not None:
         files[layout.PROCESSOR] = as_json(processor)
     return files
+
+
+def tokenizer_names(checkpoint: Checkpoint, family: Any) -> tuple[str, ...]:
+    """Tokenizer files that a package may have; none where a family can do without a tokenizer and
+    the checkpoint's files are none that text can be read with."""
+    known, required = layout.tokenizer_files(family.NAME)
+    if required:
+        return known
+    there = {name for name in known if checkpoint.folder.exists(name)}
+    whole = FILE in there or {"vocab.json", "merges.txt"} <= there
+    return known if whole else ()
 
 
 def _small_file(checkpoint: Checkpoint, name: str) -> bytes | None:
@@ -61,7 +73,7 @@ def special_tokens(
         InputError: an id outside of the vocabulary.
     """
     names = model.special_tokens
-    known, required = layout.tokenizer_files(family.NAME)
+    _, required = layout.tokenizer_files(family.NAME)
     missing = [n for n in required if not checkpoint.folder.exists(n)]
     if missing and dry_run:
         notes.append(
@@ -70,9 +82,11 @@ def special_tokens(
         return dict.fromkeys(names, 0)
     if missing:
         raise SourceNotFound(f"{checkpoint.source}: tokenizer file '{missing[0]}' is missing")
-    if not names:
+    files = tokenizer_names(checkpoint, family)
+    if not names and (dry_run or not files):
         return {}
-    tokenizer = _tokenizer(checkpoint, known)
+    # read even where no token is looked up: no package gets one that cannot be read
+    tokenizer = _tokenizer(checkpoint, files)
     ids = {name: tokenizer.id(name) for name in names}
     for name, i in ids.items():
         if i >= model.vocab_size:
@@ -84,16 +98,17 @@ def special_tokens(
     return ids
 
 
-def _tokenizer(checkpoint: Checkpoint, files: Iterable[str]) -> Tokenizer:
+def _tokenizer(checkpoint: Checkpoint, files: Sequence[str]) -> Tokenizer:
     """The checkpoint's tokenizer; that of a remote one is fetched into a folder that goes again."""
+    read = load_any if FILE in files else load
     if checkpoint.folder.local:
-        return load(checkpoint.root)
+        return read(checkpoint.root)
     with tempfile.TemporaryDirectory() as folder:
         for name in files:
             raw = _small_file(checkpoint, name)
             if raw is not None:
                 (Path(folder) / name).write_bytes(raw)
-        return load(folder)
+        return read(folder)
 
 
 def as_json(value: Any) -> bytes:

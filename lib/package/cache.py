@@ -47,7 +47,7 @@ def cache_key(checkpoint: Checkpoint) -> str:
 
     lines = [VERSION, str(checkpoint.config_hash), str(checkpoint.index_hash)]
     names = sorted({t.file for t in checkpoint.tensors.values()})
-    for name in [*names, *layout.TOKENIZER_FILES, "generation_config.json"]:
+    for name in [*names, *layout.beside_weights()]:
         path = os.path.realpath(checkpoint.path(name))
         if os.path.exists(path):
             s = os.stat(path)

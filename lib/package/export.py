@@ -3,6 +3,7 @@ folder."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 from onnx import TensorProto
 
+from ..checkpoint.folder import Readable
 from ..checkpoint.hidden_folder import remove_left
 from ..checkpoint.kept_open import kept_open
 from ..checkpoint.tensor import Checkpoint, Problem
@@ -24,13 +26,14 @@ from ..checkpoint.writer import (
     write_bytes,
     write_file,
 )
+from ..conversion.open_files import OpenFiles
 from ..errors import SourceNotFound, Unsupported, UsageProblem
 from ..families import find, gguf
 from ..graph.builder import IR_VERSION, OPSET, Graph
 from ..graph.external import point_at
 from ..graph.standard import foreign_nodes
 from ..numeric.convert import Band, Tally, convert, narrows
-from . import layout, manifest
+from . import in_place, layout, linked, manifest
 from .beside import as_json, assets, special_tokens
 from .bindings import Binding, Bindings
 from .model import READINGS, Model, Wishes, open_model
@@ -53,7 +56,13 @@ class Limit:
 @dataclass
 class Component:
     """One component, ready to be written: its graph, where its bytes come from and where they
-    go."""
+    go.
+
+    Attributes:
+        form: how its bytes get there: `linked.COPY`, or by a link to the checkpoint's files.
+        files: data files that are written. shards: those that are linked instead.
+        placed: where each parameter stands in them.
+    """
 
     name: str
     graph: Graph
@@ -63,6 +72,36 @@ class Component:
     tallies: dict[str, Tally] = field(default_factory=dict)
     files: list[DataFile] = field(default_factory=list)
     placed: dict[str, Placed] = field(default_factory=dict)
+    form: str = linked.COPY
+    shards: list[linked.Shard] = field(default_factory=list)
+
+    @property
+    def is_linked(self) -> bool:
+        """Whether its bytes stay in the checkpoint's files."""
+        return self.form != linked.COPY
+
+    @property
+    def graph_file(self) -> str:
+        """Path of the graph in the package."""
+        alone = self.form == layout.INPLACE
+        return f"{self.name}.onnx" if alone else f"{self.name}/{layout.GRAPH}"
+
+    def data_file(self, name: str) -> str:
+        """Path in the package of a data file that the graph calls `name`."""
+        return name if self.form == layout.INPLACE else f"{self.name}/{name}"
+
+    @property
+    def data(self) -> list[tuple[str, int]]:
+        """Paths in the package and sizes of all data files."""
+        files = self.shards if self.is_linked else self.files
+        return [(self.data_file(f.name), f.nbytes) for f in files]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its data files; of linked ones those of its own parameters."""
+        if self.is_linked:
+            return sum({(p.file, p.offset): p.nbytes for p in self.placed.values()}.values())
+        return sum(f.nbytes for f in self.files)
 
 
 @dataclass
@@ -77,11 +116,27 @@ class Plan:
     provider: str
     notes: list[str]
     all_bindings: dict[str, dict[str, Binding]]
+    sources: OpenFiles
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all data files."""
-        return sum(f.nbytes for c in self.components for f in c.files)
+        """Bytes of all data files that are written."""
+        return sum(c.nbytes for c in self.components if not c.is_linked)
+
+    @property
+    def nbytes_linked(self) -> int:
+        """Bytes of weights that stay in the checkpoint's files."""
+        return sum(c.nbytes for c in self.components if c.is_linked)
+
+    def data_files(self) -> list[dict[str, Any]]:
+        """Fields of the `file` records, one for each data file."""
+        files = {}
+        for c in self.components:
+            for path, nbytes in c.data:
+                files[path] = {"path": path, "nbytes": nbytes, "role": "data"}
+                if c.is_linked:
+                    files[path]["data"] = c.form
+        return list(files.values())
 
 
 def plan(
@@ -97,6 +152,8 @@ def plan(
     text_only: bool = False,
     dequantize: bool = False,
     reading: str = READINGS[0],
+    data: str = linked.COPY,
+    out: Path | None = None,
 ) -> Plan:
     """Build the graphs of the named components (all, if none) and bind every parameter.
 
@@ -110,10 +167,12 @@ def plan(
         force_f16: allow float16 for generation, whose activations leave its range.
         limit: of a data file; by default what the family says.
         text_only, dequantize, reading: see `model.Wishes`.
+        data, out: how weights get into the package, and where that will be: see `linked.choose`.
     Raises:
         InputError, SourceNotFound, Unsupported: the checkpoint, its config, a component name, a
             tensor or a type; named.
         UsageProblem: an option that does not fit.
+        EnvironmentProblem: the file system cannot do what `data` asks for.
     """
     if checkpoint.format == "package":
         raise Unsupported(f"{checkpoint.source}: is a package already", expected="a checkpoint")
@@ -164,6 +223,7 @@ def plan(
         if name in chosen:
             model.refuse(name, codes[name], force_f16=force_f16)
     components, every = [], {}
+    sources = OpenFiles(checkpoint.folder, checkpoint.stamps)
     for name, code in codes.items():
         bindings = Bindings(model.checkpoint, model.rename)
         graph = model.build(name, bindings, DTYPES[code], tokens)
@@ -172,14 +232,17 @@ def plan(
             component = Component(
                 name, graph, bindings.bound, code, forced=model.forced(name, code)
             )
-            entries = [_entry(model.checkpoint, b, component) for b in bindings.bound.values()]
+            entries = [
+                _entry(model.checkpoint, b, component, sources) for b in bindings.bound.values()
+            ]
             component.files, component.placed = plan_files(entries, limit.nbytes)
             components.append(component)
-    made = Plan(checkpoint, family, model, components, tokens, provider, notes, every)
+    made = Plan(checkpoint, family, model, components, tokens, provider, notes, every, sources)
     _refuse_unknown(made)
     if provider in layout.STANDARD_EPS:
         for component in components:
             refuse_foreign(made, component)
+    linked.choose(data, checkpoint, components, out)
     return made
 
 
@@ -210,7 +273,8 @@ def summary(plan: Plan, *, written: bool) -> dict[str, Any]:
                 "initializers": len(c.graph.initializers),
                 "bound": len(c.bindings),
                 "dtype": c.dtype,
-                "nbytes": sum(f.nbytes for f in c.files),
+                "nbytes": c.nbytes,
+                "data": c.form,
             }
             for c in plan.components
         },
@@ -219,7 +283,7 @@ def summary(plan: Plan, *, written: bool) -> dict[str, Any]:
         "source_tensors": len(plan.checkpoint.tensors),
         "copied": copied,
         "converted": len(bindings) - copied,
-        "bytes_linked": 0,
+        "bytes_linked": plan.nbytes_linked,
         "bytes_written": plan.nbytes if written else 0,
         "bytes_planned": plan.nbytes,
         "dry_run": not written,
@@ -228,20 +292,26 @@ def summary(plan: Plan, *, written: bool) -> dict[str, Any]:
 
 def write(
     plan: Plan,
-    out: Path,
+    out: Path | None,
     *,
     force: bool = False,
     progress: Callable[[int], object] = lambda n: None,
 ) -> list[Problem]:
     """Write the package. It appears under its name only when it is complete.
 
+    Args:
+        out: its folder; None for a plan whose components stay in place.
     Returns:
         what is odd about payloads.
     Raises:
         UsageProblem: the output is, holds or lies in the source, or exists and `force` is not set.
-        EnvironmentProblem: not enough disk space.
+        EnvironmentProblem: not enough disk space; the file system makes no such links.
+        InputError: a file of the source is another one than when it was planned.
     """
     checkpoint = plan.checkpoint
+    if any(c.form == layout.INPLACE for c in plan.components):
+        return _write_in_place(plan, force)
+    assert out is not None
     inputs = [checkpoint.root] if checkpoint.folder.local else []
     check_output(out, inputs, force=force, marker=layout.MANIFEST)
     remove_left(out)  # before the room is counted that they take
@@ -249,18 +319,40 @@ def write(
     problems = plan.model.before_writing([b for c in plan.components for b in c.bindings.values()])
     with (
         kept_open(checkpoint, plan.model.checkpoint),
+        plan.sources,
         new_folder(out, replace=layout.MANIFEST if force else None) as folder,
     ):
         for component in plan.components:
             target = folder / component.name
             target.mkdir()
-            for data in component.files:
-                write_file(target, data, progress)
-            write_bytes(target / layout.GRAPH, graph_bytes(plan, component))
-        for name, content in assets(plan).items():
+            if component.is_linked:
+                linked.write_shards(component, target, checkpoint.stamps)
+            else:
+                for data in component.files:
+                    write_file(target, data, progress)
+            write_bytes(folder / component.graph_file, graph_bytes(plan, component))
+        for name, content in _beside(plan).items():
             write_bytes(folder / name, content)
-        write_bytes(folder / layout.REPORT, as_json(manifest.weight_report(plan)))
-        write_bytes(folder / layout.MANIFEST, as_json(manifest.package(plan)))
+        linked.require_unchanged(checkpoint)
+    return problems
+
+
+def _beside(plan: Plan) -> dict[str, bytes]:
+    """All files of the package but graphs and data, package.json last."""
+    return {
+        **assets(plan),
+        layout.REPORT: as_json(manifest.weight_report(plan)),
+        layout.MANIFEST: as_json(manifest.package(plan)),
+    }
+
+
+def _write_in_place(plan: Plan, force: bool) -> list[Problem]:
+    root = Path(os.path.realpath(plan.checkpoint.root))
+    files = {c.graph_file: graph_bytes(plan, c) for c in plan.components} | _beside(plan)
+    in_place.check(root, files, force=force)
+    problems = plan.model.before_writing([b for c in plan.components for b in c.bindings.values()])
+    linked.require_unchanged(plan.checkpoint)
+    in_place.write(root, files, force=force)
     return problems
 
 
@@ -286,7 +378,7 @@ def parse_dtypes(pairs: Iterable[str]) -> dict[str, str]:
     return found
 
 
-def _entry(checkpoint: Checkpoint, b: Binding, component: Component) -> Entry:
+def _entry(checkpoint: Checkpoint, b: Binding, component: Component, files: OpenFiles) -> Entry:
     def bands() -> Iterable[Band]:
         for tensor in b.sources:
             tally = Tally()
@@ -295,6 +387,13 @@ def _entry(checkpoint: Checkpoint, b: Binding, component: Component) -> Entry:
             stored = checkpoint.bands(tensor)
             yield from convert(stored, tensor.dtype, b.dtype, tensor.name, tally)
 
+    def copies() -> Iterable[tuple[Readable, int, int]]:
+        for tensor in b.sources:
+            yield files(tensor.file), tensor.offset, tensor.nbytes
+
+    unchanged = all(t.dtype == b.dtype and checkpoint.is_plain(t) for t in b.sources)
+    if unchanged and checkpoint.folder.local:
+        return Entry(b.name, b.dtype, b.shape, b.nbytes, copies=copies)
     return Entry(b.name, b.dtype, b.shape, b.nbytes, bands)
 
 

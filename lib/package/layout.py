@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from ..families import MODULES
+from ..families import EXPORTED, MODULES
 
 SCHEMA = "ntool-package/1"
 REPORT_SCHEMA = "ntool-weight-loading-report/1"
@@ -14,8 +14,14 @@ WEIGHTS = "weights"
 REPORT = "weight-loading-report.json"
 SUMS = "SHA256SUMS"
 PROCESSOR = "processor.json"
+PREPROCESSOR, GENERATION = "preprocessor_config.json", "generation_config.json"
+"""Of a checkpoint: how pictures become input, and how text is continued."""
 TOKENIZER = "tokenizer"
 GRAPH = "model.onnx"
+REFLINK, HARDLINK, INPLACE = "reflink", "hardlink", "inplace"
+LINKED = (REFLINK, HARDLINK, INPLACE)
+"""`data_form` of components whose data files are the checkpoint's shards: clones of them, second
+names of them, or themselves, with the graphs beside them."""
 TOKENIZER_FILES = (
     "vocab.json",
     "merges.txt",
@@ -43,6 +49,14 @@ OPTIONAL_FILES = (
 """What people and the Hub put beside a package; nothing of it is read by a runtime."""
 BOOKKEEPING = (".cache", ".git")
 """Folders that download tools keep in a package folder."""
+
+
+def beside_weights() -> list[str]:
+    """Every file beside weights and config.json that an export of some family reads."""
+    names = {GENERATION, PREPROCESSOR}
+    for family in EXPORTED:
+        names |= set(tokenizer_files(family)[0])
+    return sorted(names)
 
 
 def tokenizer_files(family: str | None) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -16,6 +16,7 @@ from ..census import schema_hash
 from ..checkpoint.onnx_types import type_name
 from ..graph.builder import IR_VERSION, OPSET, Value
 from . import layout
+from .beside import tokenizer_names
 from .bindings import DTYPES
 
 if TYPE_CHECKING:
@@ -53,8 +54,7 @@ def package(plan: Plan) -> dict[str, Any]:
             what: [p for p in ports if p.split(".")[0] in names]
             for what, ports in workflow["inputs"].items()
         }
-    known, _ = layout.tokenizer_files(plan.family.NAME)
-    tokenizer = any(plan.checkpoint.folder.exists(name) for name in known)
+    tokenizer = bool(tokenizer_names(plan.checkpoint, plan.family))
     made = {
         "schema": layout.SCHEMA,
         "family": plan.family.NAME,
@@ -121,7 +121,7 @@ def component(c: Component, plan: Plan) -> dict[str, Any]:
     """One entry of `components`."""
     kinds = stored_floats(c)
     entry: dict[str, Any] = {
-        "graph": f"{c.name}/{layout.GRAPH}",
+        "graph": c.graph_file,
         "opset": OPSET,
         "ir_version": IR_VERSION,
         "execution_provider": plan.provider,
@@ -129,13 +129,16 @@ def component(c: Component, plan: Plan) -> dict[str, Any]:
         "compute_dtype": FLOATS[c.dtype],
         "inputs": [_port(v) for v in c.graph.inputs],
         "outputs": [_port(v) for v in c.graph.outputs],
-        "data": [f"{c.name}/{f.name}" for f in c.files],
+        "data": [path for path, _ in c.data],
         "unsupported_token_ids": plan.model.unsupported_token_ids(c.name),
     }
     if len(kinds) > 1:
         entry["weight_dtypes"] = kinds
     if c.forced:
         entry["forced_f16"] = True
+    if c.is_linked:
+        entry["data_form"] = c.form
+        entry["data_nbytes"] = c.nbytes
     return entry
 
 
@@ -190,7 +193,7 @@ def weight_report(plan: Plan) -> dict[str, Any]:
                     "component": name,
                     "name": b.name,
                     "dtype": b.dtype,
-                    "file": f"{name}/{placed.file}",
+                    "file": written[name].data_file(placed.file),
                     "offset": placed.offset + before,
                     "nbytes": share,
                 }

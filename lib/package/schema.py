@@ -23,6 +23,13 @@ def schema() -> dict[str, Any]:
     return value
 
 
+def check_record() -> dict[str, Any]:
+    """The JSON Schema of a `check` record of verify-package, as readers may rely on it."""
+    file = files(__package__) / "check-record.schema.json"
+    value: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    return value
+
+
 def faults(value: Any, part: str | None = None) -> list[tuple[str, str, str]]:
     """(place, message, keyword) of all that is wrong with a value by the schema.
 

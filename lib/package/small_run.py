@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -40,6 +40,15 @@ def noise(*shape: int, dtype: str = "float32") -> np.ndarray:
 
         dtype = ml_dtypes.bfloat16
     return np.random.default_rng(0).standard_normal(shape, np.float32).astype(dtype)
+
+
+def nothing(shape: Sequence[Any]) -> np.ndarray | None:
+    """An array of length 0 for an input of this declared shape; None where more than its first axis
+    is open, or sizes that nothing has."""
+    rest = tuple(shape[1:])
+    if not all(isinstance(d, int) and 0 < d < MAX_ELEMENTS for d in rest):
+        return None
+    return np.zeros((0, *rest), np.float32)
 
 
 class Watched:

@@ -12,11 +12,15 @@ from ..errors import UsageProblem
 from .checks.catalogue import BY_ID, CHECKS
 from .checks.subject import Check, Finding, Part, Subject, not_applicable
 
+RUNNING = ("run.", "golden.")
+"""Beginnings of ids whose checks run graphs."""
+
 
 def select(
     wanted: Sequence[str] = (), skipped: Sequence[str] = (), *, run: bool = True
 ) -> list[str]:
-    """Ids that match one of `wanted` (all, if none) and none of `skipped`; run.* only with `run`.
+    """Ids that match one of `wanted` (all, if none) and none of `skipped`; those that run
+    something only with `run`.
 
     Raises:
         UsageProblem: a pattern that matches no id, or nothing left.
@@ -30,7 +34,7 @@ def select(
         for i in ids
         if (not wanted or any(fnmatchcase(i, p) for p in wanted))
         and not any(fnmatchcase(i, p) for p in skipped)
-        and (run or not i.startswith("run."))
+        and (run or not i.startswith(RUNNING))
     ]
     if not chosen:
         raise UsageProblem("no check is left by --check, --skip and --no-run")
@@ -91,6 +95,8 @@ class _Runner:
             return [not_applicable("there is no package.json")]
         for need in check.needs:
             needed = BY_ID[need]
+            if not needed.plain and not self._subject.is_package:
+                continue  # it has nothing to say of graphs alone
             parts = [None] if needed.package else [part] if part else self._subject.parts
             for p in parts:
                 if not all(f.ok for f in self.findings(needed, p)):

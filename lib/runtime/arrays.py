@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -26,8 +26,14 @@ DTYPES: dict[str, np.dtype[Any]] = {
     "F16": np.dtype("<f2"),
     "BF16": np.dtype(ml_dtypes.bfloat16),
     "I64": np.dtype("<i8"),
+    "F64": np.dtype("<f8"),
+    "I32": np.dtype("<i4"),
+    "I16": np.dtype("<i2"),
+    "I8": np.dtype("i1"),
+    "U8": np.dtype("u1"),
+    "BOOL": np.dtype("?"),
 }
-"""Types that prefix and latent files use, by their safetensors name."""
+"""Types that prefix, latent and golden files use, by their safetensors name."""
 BAND = 8 << 20
 """Bytes read at a time."""
 
@@ -76,11 +82,13 @@ class ArrayFile:
     Attributes:
         tensors: what the header says of each, by name.
         words: metadata.
+        texts: all metadata as it stands in the header.
     """
 
     path: Path
     tensors: dict[str, Tensor]
     words: dict[str, object]
+    texts: dict[str, str] = field(default_factory=dict)
 
     def check(
         self, name: str, dtypes: Sequence[str], shape: Sequence[int | None], words: str = ""
@@ -162,4 +170,4 @@ def load(path: Path) -> ArrayFile:
     words = load_object(
         header.metadata.get(METADATA, "{}").encode(), f"{path}: metadata '{METADATA}'"
     )
-    return ArrayFile(path, {t.name: t for t in header.tensors}, words)
+    return ArrayFile(path, {t.name: t for t in header.tensors}, words, dict(header.metadata))

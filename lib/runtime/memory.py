@@ -49,6 +49,8 @@ def loaded_nbytes(package: Package, component: str, device: str, low_memory: boo
     widened; with `low_memory` float32 files stay mapped and cost nothing that counts."""
     entry = package.manifest["components"].get(component, {})
     stored = sum(_size(package.root / f) for f in entry.get("data", []))
+    if "data_nbytes" in entry:  # files that hold tensors of others too
+        stored = min(stored, entry["data_nbytes"])
     if device != "cpu":
         return stored
     if entry.get("weight_dtype") == "float32":

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import re
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -67,7 +68,8 @@ class Tokenizer:
             raise InputError(f"text: lone surrogate at character {e.start}") from e
         if self.missing_bytes:
             self._refuse_missing(text)
-        return list(self._backend.encode(text, add_special_tokens=False).ids)
+        with panics(f"{self.folder}: the tokenizer fails on this text"):
+            return list(self._backend.encode(text, add_special_tokens=False).ids)
 
     def decode(self, ids: Sequence[int], skip_special: bool = True) -> str:
         """Text of ids; bytes that are not UTF-8 become U+FFFD. No clean-up of spaces.
@@ -108,6 +110,35 @@ class Tokenizer:
                         f"{self.folder}: text has a byte the vocabulary cannot spell",
                         found=f"0x{byte:02x}",
                     )
+
+
+@contextmanager
+def panics(what: str) -> Iterator[None]:
+    """Make an InputError of a panic inside the library, such as a stranger's pattern that never
+    ends; the listing that a panic writes to standard error by itself is thrown away.
+
+    Args:
+        what: the beginning of the message.
+    Raises:
+        InputError: the library panicked.
+    """
+    try:
+        own = os.dup(2)
+    except OSError:  # standard error is closed
+        own = -1
+    try:
+        if own >= 0:
+            with open(os.devnull, "wb") as nothing:
+                os.dup2(nothing.fileno(), 2)
+        yield
+    except BaseException as e:
+        if type(e).__name__ != "PanicException":  # it is no Exception, and has no name to import
+            raise
+        raise InputError(f"{what}: {str(e).splitlines()[0][:200]}") from None
+    finally:
+        if own >= 0:
+            os.dup2(own, 2)
+            os.close(own)
 
 
 def load(folder: str | os.PathLike[str]) -> Tokenizer:

@@ -9,7 +9,7 @@ from typing import Any
 from ..checkpoint.paths import read_inside
 from ..checkpoint.strict_json import has_lone_surrogate, load_object
 from ..errors import InputError, Unsupported
-from .tokenizer import MAX_BYTES, AddedToken, Tokenizer, byte_symbols, load
+from .tokenizer import MAX_BYTES, AddedToken, Tokenizer, byte_symbols, load, panics
 
 FILE = "tokenizer.json"
 MAX_ID = 1 << 31
@@ -58,7 +58,10 @@ def load_json(folder: str | os.PathLike[str]) -> Tokenizer | None:
     vocab = _vocabulary(model.get("vocab"), path)
     added = _added(values.get("added_tokens") or [], vocab, path)
     try:
-        backend = Backend.from_str(json.dumps(values, ensure_ascii=False))
+        with panics(f"{path}: not a tokenizer"):
+            backend = Backend.from_str(json.dumps(values, ensure_ascii=False))
+    except InputError:
+        raise
     except Exception as e:  # the library raises plain Exception
         raise InputError(f"{path}: not a tokenizer: {e}") from e
     backend.no_truncation()

@@ -128,7 +128,7 @@ def test_values_named_by_a_help_text(text: str, words: tuple[str, ...]) -> None:
     [
         ("ntool ", list(COMMANDS)),
         ("ntool exp", ["export-component"]),
-        ("ntool --", ["--version", "--help"]),
+        ("ntool --", ["--version", "--verbose", "--help"]),
         ("ntool nonsense ", []),
         ("ntool census --gr", ["--groups"]),
         ("ntool --version ce", ["census"]),

@@ -313,6 +313,18 @@ BROKEN = {
         {"workflow": workflow(tasks={"chat": {"prefixes": {}, "once": ["decoder"],
          "decode": {"each_token": ["embedding"], "stop_token_ids": []}}})},
         3, "each_token"),
+    "picture of nothing": (
+        {"workflow": workflow(tasks={"chat": {"prefixes": {}, "once": ["decoder"],
+         "decode": {"each_token": ["decoder"], "stop_token_ids": []}}},
+         inputs={"token_ids": ["decoder.words"], "attention_mask": ["decoder.seen"],
+                 "position_ids": []})},
+        3, "nothing feeds input 'places' of decoder"),
+    "rows by number": (
+        {"cache": [{"layer": layer, "role": role, "kind": kind, "input": i, "output": o,
+                    "dtype": dtype, "shape": [10**6 if d == "batch" else d for d in shape],
+                    "grows": grows, "initial": first}
+                   for layer, role, kind, i, o, dtype, shape, grows, first in fake.STATE]},
+        3, "shape"),
     "no state": ({"cache": []}, 3, "nothing feeds input"),
     "state of nothing": (
         {"cache": [{"layer": 0, "role": "key", "kind": "kv", "input": "x", "output": "K!",

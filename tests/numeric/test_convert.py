@@ -96,6 +96,20 @@ def test_what_becomes_small_is_counted() -> None:
     assert tally.fields()["flushed_to_zero"] == 2
 
 
+@given(st.lists(st.integers(0, 0x477F), max_size=20), st.integers(0, (1 << 20) - 1))
+def test_counts_of_codes_are_those_of_their_values(codes: list[int], signs: int) -> None:
+    """BF16 to F16 looks codes up and counts by codes; this counts by values."""
+    signed = [c | (signs >> i & 1) << 15 for i, c in enumerate(codes)]
+    values = np.array(signed, np.uint16).view(TYPES["BF16"])
+    wide, tally = np.abs(values.astype(np.float32)), Tally()
+    narrow = run(values, "BF16", "F16", 7, tally)
+    same(narrow, values.astype(np.float32).astype(np.float16))
+    zero = (wide > 0) & (narrow == 0)
+    assert tally.flushed == np.count_nonzero(zero)
+    assert tally.subnormal == np.count_nonzero((wide > 0) & (wide < 2.0**-14) & ~zero)
+    assert (tally.overflow, tally.largest) == (0, max(wide, default=0))
+
+
 def test_a_pair_without_a_rule_is_refused_by_name() -> None:
     with pytest.raises(Unsupported, match="w: cannot convert I64 to F32"):
         convert.check("I64", "F32", "w")

@@ -13,9 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from ntool.lib.checkpoint.source import open_checkpoint
 from ntool.lib.package import cache
 
-from ..conftest import run_ntool
+from ..conftest import DATA, run_ntool
 
 RUN = ["run-prefill", "demo:shapes", "--prompt", "x"]
 
@@ -175,3 +176,14 @@ def test_a_damaged_entry_that_cannot_be_replaced_is_named(
     monkeypatch.setattr(os, "rename", busy)
     done = ntool(*RUN, code=6)
     assert f"cache '{place}' is damaged" in done.err and "delete that folder" in done.err
+
+
+@pytest.mark.parametrize("name", ["chat_template.jinja", "tokenizer.json", "generation_config.json",
+                                  "preprocessor_config.json", "merges.txt"])  # fmt: skip
+def test_every_file_beside_the_weights_counts(name: str, tmp_path: Path) -> None:
+    """A cached export is of the files that were there."""
+    case = DATA / "qwen4-exp" / "text"
+    shutil.copytree(case, tmp_path / "c", ignore=shutil.ignore_patterns("golden"))
+    before = cache.cache_key(open_checkpoint(str(tmp_path / "c")))
+    (tmp_path / "c" / name).write_text("{}")
+    assert cache.cache_key(open_checkpoint(str(tmp_path / "c"))) != before

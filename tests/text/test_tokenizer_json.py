@@ -49,6 +49,18 @@ def test_one_file_gives_the_ids_of_three(content, tmp_path: Path) -> None:
         assert [one.token(i) for i in ids] == [three.token(i) for i in ids]
 
 
+def test_a_pattern_that_never_ends_is_one_error(content, tmp_path: Path, capfd) -> None:
+    """The library panics, and lists where on standard error by itself."""
+    hostile = {"type": "Split", "pattern": {"Regex": "(a+)+$"}, "behavior": "Isolated",
+               "invert": False}  # fmt: skip
+    found = load_json(written(tmp_path, {**content, "pre_tokenizer": hostile}))
+    assert found is not None
+    with pytest.raises(InputError, match="the tokenizer fails on this text"):
+        found.encode("a" * 40 + "!")
+    assert capfd.readouterr().err == ""
+    assert found.encode("!")
+
+
 def test_cutting_and_padding_are_switched_off(content, tmp_path: Path) -> None:
     cut = {"direction": "Right", "max_length": 2, "strategy": "LongestFirst", "stride": 0}
     pad = {

@@ -99,7 +99,9 @@ def token_guards(manifest: dict[str, Any]) -> dict[str, tuple[str, str, int | No
     """Token ids that are written into a graph: component -> (input that is compared, token, its
     id)."""
     token = "<IMG_CONTEXT>"
-    return {"embedding": ("input_ids", token, manifest["special_tokens"].get(token))}
+    if token not in manifest["special_tokens"]:
+        return {}
+    return {"embedding": ("input_ids", token, manifest["special_tokens"][token])}
 
 
 def source(checkpoint: Checkpoint, manifest: dict[str, Any]) -> tuple[Checkpoint, Rename]:

@@ -162,14 +162,18 @@ def _read(lines: BinaryIO, name: str) -> Iterator[tuple[str, dict[str, Any]]]:
             continue
         row = load_object(line, where)
         for key, value in row.items():
-            _check(key, value, where)
+            check_field(key, value, where)
         if "prompt" not in row:
             raise InputError(f"{where}: 'prompt' is missing")
         yield where, row
 
 
-def _check(key: str, value: Any, where: str) -> None:
-    """Refuse a field that is not known, or a value of another type, range or form."""
+def check_field(key: str, value: Any, where: str) -> None:
+    """Refuse a field of a line that is not known, or a value of another type, range or form.
+
+    Raises:
+        InputError: names `where` and the field.
+    """
     wanted = FIELDS.get(key)
     if wanted is None:
         raise InputError(f"{where}: field", found=key, expected=f"one of {', '.join(FIELDS)}")

@@ -9,17 +9,19 @@ are of as many tokens.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from ...errors import InputError, Unsupported
 from ...package.package import Package
-from ...package.small_run import Sizes, Watched, noise, port
+from ...package.small_run import Sizes, Watched, noise, nothing, port
 from ...runtime.arrays import Arrays
 from ...runtime.session import Session
+from . import draw, jobs
 from . import positions as place
-from .pipeline import DRAWING, READING, Pipeline, Recipe
+from .pipeline import DRAWING, READING, Pipeline, Prefix, Recipe
 from .request import Request
 
 _BASE: dict[str, dict[str, Any]] = {
@@ -219,3 +221,110 @@ def _two_steps(trial: _Trial, prefix: Any, found: list[tuple[str, str]]) -> None
     except Exception:
         if not found:
             raise
+
+
+# -- goldens --------------------------------------------------------------------------------------
+
+
+def implied(
+    component: str, name: str, shape: Sequence[Any], given: Mapping[str, Sequence[int]]
+) -> np.ndarray | None:
+    """An input that a golden need not have: of how many tokens there are logits, and the features
+    of no picture.
+
+    Args:
+        shape: what the input declares. given: shapes of the golden's tensors.
+    """
+    if (component, name) == ("embedding", "image_features"):
+        return nothing(shape)
+    if (component, name) != ("decoder", "logits_to_keep"):
+        return None
+    logits = given.get("logits", (1, 1, 1))
+    return np.array([logits[1] if len(logits) == 3 else 1], np.int64)
+
+
+def replay(package: Package, sessions: dict[str, Session], given: Arrays) -> Arrays:
+    """What a prefix file holds, made again of its tokens: `logits`, `past.I.key`, `past.I.value`.
+
+    Args:
+        given: `token_ids` [1, S], `position_ids` [3, S], and `logits` [1, kept, V], of which only
+            the number counts.
+    Raises:
+        InputError: arrays that are none of a prefix file.
+        SourceNotFound: the package lacks components.
+    """
+    trial = _Trial(package, sessions, lambda component, name: None)
+    trial.need(*READING)
+    ids, logits, p = (given.get(k) for k in ("token_ids", "logits", "position_ids"))
+    if ids is None or ids.ndim != 2 or ids.shape[0] != 1 or ids.dtype != np.int64:
+        raise InputError("token_ids", expected="int64 [1, S]")
+    tokens = trial.checked(ids[0].tolist())
+    if (tokens == trial.tokens["<IMG_CONTEXT>"]).any():
+        raise Unsupported("a prefix with pictures, which are not in it", expected="one of text")
+    if p is None or p.shape != (3, tokens.shape[1]) or p.dtype != np.int64:
+        raise InputError("position_ids", expected=f"int64 [3, {tokens.shape[1]}]")
+    if logits is None or logits.ndim != 3 or not 1 <= logits.shape[1] <= tokens.shape[1]:
+        raise InputError("logits", expected="[1, 1 to S, V]")
+    start = Prefix(tokens[:, :0], p[:, :0], trial.empty_cache(), np.zeros(0))
+    trial.extend(start, tokens, p, trial.no_pictures(), keep=logits.shape[1])
+    return {"logits": start.logits, **start.cache}
+
+
+_DRAWN = (
+    "width",
+    "height",
+    "steps",
+    "cfg",
+    "img_cfg",
+    "cfg_norm",
+    "cfg_interval",
+    "shift",
+    "t_eps",
+)
+"""What a recipe says of the sampler."""
+
+
+def redraw(package: Package, sessions: dict[str, Session], words: dict[str, Any]) -> np.ndarray:
+    """The picture of a recipe, as `draw.described` writes it; uint8 [H, W, 3].
+
+    Raises:
+        Unsupported: a recipe that leaves out what the picture was made of: other pictures, a latent
+            file, a system text.
+        InputError: values that no run has.
+    """
+    what = "recipe"
+    if words.get("task") != "text-to-image" or "thought" in words:
+        raise Unsupported(f"{what}: task", found=words.get("task"), expected="text-to-image")
+    if "seed" not in words or not (words.get("prompt") or words.get("query")):
+        raise Unsupported(f"{what}: without a seed or a prompt", expected="both in the PNG")
+    row = {k: words[k] for k in ("prompt", "seed", *_DRAWN) if k in words}
+    interval = row.pop("cfg_interval", None)
+    sides = {k: row.pop(k, None) for k in ("width", "height")}
+    for key, side in sides.items():
+        if type(side) is not int or not 0 < side < 1 << 20:
+            raise InputError(f"{what}: {key}", found=repr(side), expected="pixels")
+    for key, value in row.items():
+        jobs.check_field(key, value, what)
+    numbers = isinstance(interval, list) and len(interval) == 2
+    if not numbers or any(type(v) not in (int, float) for v in interval or ()):
+        raise InputError(f"{what}: cfg_interval", found=repr(interval), expected="[LO, HI]")
+    query = None if "prompt" in row else words["query"]
+    if query is not None:
+        jobs.check_field("prompt", query, what)
+    trial = _Trial(package, sessions, lambda component, name: None)
+    trial.need(*READING, *DRAWING)
+    request = Request("text-to-image", prompt=row.pop("prompt", ""), query=query)
+    seed = row.pop("seed")
+    options = {**row, **sides, "cfg_interval": interval}
+    job = jobs.Job(request, seed, "-", options)
+    plan = draw.plan(trial, job, words.get("rng", ""), None, None)
+    trial.fits(draw.phases(trial, plan.recipe, job, None))
+    branches = draw.prefixes(trial, plan.recipe, job, {})
+    count = branches["cond"].ids.shape[1]
+    if words.get("query_tokens") != count:
+        raise Unsupported(
+            f"{what}: tokens of the prompt",
+            found=f"{count}, made again of the recipe",
+            expected=f"{words.get('query_tokens')}: it was drawn with a system text",
+        )
+    return draw.run(trial, branches, plan.latent(), plan.recipe, lambda step: None)

@@ -129,6 +129,8 @@ def cache_faults(manifest: dict[str, Any]) -> Iterator[tuple[str, Any, Any]]:
 def token_guards(manifest: dict[str, Any]) -> dict[str, tuple[str, str, int | None]]:
     """Token ids that are written into a graph: component -> (input that is compared, what the token
     is, its id)."""
+    if manifest["variant"].get("input") == "text":
+        return {}
     image = manifest["workflow"]["positions"]["image_token_id"]
     return {"embedding": ("input_ids", "image_token_id", image)}
 

@@ -21,7 +21,7 @@ from ...fp8.pairs import Pairs
 from ...fp8.settings import read_settings
 from ...graph.builder import NARROW, Graph, WeightSource
 from ...package.bindings import Binding
-from ...package.layout import ANY_EP, STANDARD_EPS
+from ...package.layout import ANY_EP, GENERATION, PREPROCESSOR, STANDARD_EPS
 from ...package.model import READINGS, Wishes, usual_dtype
 from . import COMPONENTS, NAME, SEMANTIC_REFERENCE, manifest
 from .config import Qwen4ExpConfig, read_config
@@ -39,7 +39,6 @@ MAX_SCHEME = 80
 
 SHARD_NBYTES, MOST_SHARD_NBYTES = 1 << 30, 5_000_000_000
 """Bytes of a data file by default, and at most; a larger tensor has its own."""
-PREPROCESSOR = "preprocessor_config.json"
 LOWERING = "blocked"
 """How the decoder spells FP8 matrices, see graph/fp8.py."""
 
@@ -95,6 +94,7 @@ class Qwen4Exp:
                 "block": list(self.pairs.settings.block or ()),
             }
         self._processor = None if self.text_only else _processor(checkpoint)
+        self.stop = _stop(checkpoint, self.config)
 
     def refuse(self, component: str, dtype: str, *, force_f16: bool) -> None:
         """For any runtime the vision encoder is not exported in bfloat16.
@@ -214,7 +214,7 @@ class Qwen4Exp:
 
     def workflow(self) -> dict[str, Any]:
         """How the components are composed, as data."""
-        return manifest.workflow(self.config)
+        return manifest.workflow(self.config, self.stop)
 
     def processor(self) -> dict[str, Any] | None:
         """Content of processor.json, None of text alone or without the checkpoint's file."""
@@ -284,6 +284,27 @@ def _refuse_fp8_wishes(checkpoint: Checkpoint, wishes: Wishes) -> None:
     ):
         if given:
             raise UsageProblem(f"{option}: {checkpoint.source} has no FP8 weights")
+
+
+def _stop(checkpoint: Checkpoint, c: Qwen4ExpConfig) -> tuple[int, ...]:
+    """Ids that end a text: those of generation_config.json where it has some, as the published
+    loop takes them, else those of config.json.
+
+    Raises:
+        InputError: something else than ids of the vocabulary.
+    """
+    given = checkpoint.generation_config.get("eos_token_id")
+    if given is None:
+        return c.text.eos
+    ids = given if isinstance(given, list) else [given]
+    for i in ids:
+        if type(i) is not int or not 0 <= i < c.text.V:
+            raise InputError(
+                f"{checkpoint.source}: {GENERATION}: 'eos_token_id'",
+                found=repr(given)[:80],
+                expected=f"ids from 0 to {c.text.V - 1}",
+            )
+    return tuple(dict.fromkeys(ids))
 
 
 def _processor(checkpoint: Checkpoint) -> dict[str, Any] | None:

@@ -5,6 +5,7 @@ What the state is, decoder.py says.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from ...checkpoint.onnx_types import type_name
@@ -73,8 +74,12 @@ def state(c: Text, dtype: str) -> dict[str, Any]:
     return made
 
 
-def workflow(c: Qwen4ExpConfig) -> dict[str, Any]:
-    """Edges, where a run's inputs go, positions and tasks."""
+def workflow(c: Qwen4ExpConfig, stop: Sequence[int]) -> dict[str, Any]:
+    """Edges, where a run's inputs go, positions and tasks.
+
+    Args:
+        stop: ids that end a text.
+    """
     pictures = c.vision is not None
     edges: list[dict[str, Any]] = []
     if pictures:
@@ -112,7 +117,7 @@ def workflow(c: Qwen4ExpConfig) -> dict[str, Any]:
             "chat": {
                 "prefixes": {"cond": "chat"},
                 "once": [*(["vision_encoder"] if pictures else []), *each_token],
-                "decode": {"each_token": each_token, "stop_token_ids": list(c.text.eos)},
+                "decode": {"each_token": each_token, "stop_token_ids": list(stop)},
             }
         },
     }

@@ -61,6 +61,15 @@ class Pipeline:
                         found=", ".join(sorted(there.keys() - wanted)) or "too few",
                         expected=", ".join(sorted(wanted - there.keys())) or "no others",
                     )
+            for p in entry["inputs"]:
+                _, shape = session.inputs[p["name"]]
+                fixed = [d if isinstance(d, int) else None for d in shape]
+                if fixed != [d if isinstance(d, int) else None for d in p["shape"]]:
+                    raise InputError(
+                        f"{session.path}: input '{p['name']}' of {component}: shape",
+                        found=list(shape),
+                        expected=p["shape"],
+                    )
             self._sessions[component] = session
         return self._sessions[component]
 

@@ -7,16 +7,19 @@ cached tokens and new ones.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from ...errors import InputError
 from ...package.package import Package
-from ...package.small_run import Sizes, Watched, noise, port
+from ...package.small_run import Sizes, Watched, noise, nothing, port
 from ...runtime.arrays import Arrays
 from ...runtime.session import Session
+from .pipeline import Pipeline
 from .positions import next_positions, prompt_positions
+from .state import NONE
 
 _BASE: dict[str, dict[str, Any]] = {
     "vision_encoder": {"grids": ((1, 2, 2),)},
@@ -65,7 +68,8 @@ def _vision_encoder(manifest: dict[str, Any], c: dict[str, Any]) -> tuple[Arrays
 def _embedding(manifest: dict[str, Any], c: dict[str, Any]) -> tuple[Arrays, Sizes]:
     B, S, n = c["batch"], c["sequence"], c["image_tokens"]
     ids = _words(manifest, B, S)
-    ids[0, 1 : 1 + n] = manifest["workflow"]["positions"]["image_token_id"]
+    if n:
+        ids[0, 1 : 1 + n] = _image_token(manifest)
     declared = port(manifest, "embedding", "image_features")
     features = noise(n, declared["shape"][1], dtype=declared["dtype"])
     sizes = {"batch": B, "sequence": S, "image_tokens": n}
@@ -91,6 +95,13 @@ _MAKERS: dict[str, Callable[[dict[str, Any], dict[str, Any]], tuple[Arrays, Size
     "embedding": _embedding,
     "decoder": _decoder,
 }
+
+
+def _image_token(manifest: dict[str, Any]) -> int:
+    image = manifest["workflow"]["positions"]["image_token_id"]
+    if image is None:
+        raise InputError("workflow.positions.image_token_id", found=None, expected="an id")
+    return int(image)
 
 
 def _words(manifest: dict[str, Any], batch: int, sequence: int) -> np.ndarray:
@@ -221,3 +232,59 @@ def _embedded(
     given = watched["embedding"].cast("image_features", features)
     embeds = watched["embedding"].run({"input_ids": ids, "image_features": given})["inputs_embeds"]
     return {"inputs_embeds": watched["decoder"].cast("inputs_embeds", embeds), "ple_input_ids": ids}
+
+
+# -- goldens --------------------------------------------------------------------------------------
+
+
+def implied(
+    component: str, name: str, shape: Sequence[Any], given: Mapping[str, Sequence[int]]
+) -> np.ndarray | None:
+    """An input that a golden need not have: the features of no picture.
+
+    Args:
+        shape: what the input declares. given: shapes of the golden's tensors.
+    """
+    if (component, name) == ("embedding", "image_features"):
+        return nothing(shape)
+    return None
+
+
+class _Loaded(Pipeline):
+    """The pipeline with sessions that exist already."""
+
+    def __init__(self, package: Package, sessions: dict[str, Session]) -> None:
+        super().__init__(package)
+        self._sessions = dict(sessions)
+
+
+def replay(package: Package, sessions: dict[str, Session], given: Arrays) -> Arrays:
+    """What a prefix file holds, made again of its tokens: `logits` and the state by its names.
+
+    Args:
+        given: `token_ids`, `attention_mask` [B, S], `position_ids` [4, B, S], and `logits`
+            [B, 1 or S, V].
+    Raises:
+        InputError: arrays that are none of a prefix file; ids that no component takes.
+        SourceNotFound: the package lacks components.
+    """
+    ids, mask, p, logits = (
+        given.get(k) for k in ("token_ids", "attention_mask", "position_ids", "logits")
+    )
+    if ids is None or ids.ndim != 2 or ids.dtype != np.int64 or ids.size == 0:
+        raise InputError("token_ids", expected="int64 [B, S]")
+    shape = ids.shape
+    for name, value, wanted in (("attention_mask", mask, shape), ("position_ids", p, (4, *shape))):
+        if value is None or value.shape != wanted or value.dtype != np.int64:
+            raise InputError(name, expected=f"int64 {list(wanted)}")
+    assert mask is not None and p is not None
+    if logits is None or logits.ndim != 3 or logits.shape[1] not in (1, shape[1]):
+        raise InputError("logits", expected=f"[{shape[0]}, 1 or {shape[1]}, V]")
+    pipeline = _Loaded(package, sessions)
+    pipeline.reader.check_ids(ids.reshape(-1).tolist(), "token_ids")
+    pipeline.places(ids, mask, NONE)  # refuses the tokens of pictures
+    whole = logits.shape[1] == shape[1]
+    deltas = np.zeros(shape[0], np.int64)  # of further tokens alone
+    made = pipeline.run(ids, mask, p, deltas, all_logits=whole, keep=False)
+    state = {s.name: made.state[s.input] for s in pipeline.workflow.states}
+    return {"logits": made.logits, **state}

@@ -91,12 +91,14 @@ def read_workflow(package: Package) -> Workflow:
     if not each_token or once[-1] != each_token[-1]:
         raise InputError(f"{where}: task {TASK}: last components differ", found=list(once))
     states = read_states(m["cache"])
-    edges, fed = _edges(given["edges"], ports, where)
+    edges = _edges(given["edges"], ports, where)
     inputs = {k: tuple(v) for k, v in given["inputs"].items()}
-    fed |= {port for readers in inputs.values() for port in readers}
-    _check_state(states, each_token[-1], ports, where)
     last = each_token[-1]
-    fed |= {f"{last}.{s.input}" for s in states}
+    _check_state(states, last, ports, where)
+    given_ports = {port for readers in inputs.values() for port in readers}
+    given_ports |= {f"{last}.{s.input}" for s in states}
+    seen = {f"{c}.{port}" for c in seeing for port in (PIXELS, GRIDS)}
+    _fed(once, given_ports | seen, edges, ports, where)
     return Workflow(
         once,
         each_token,
@@ -105,7 +107,7 @@ def read_workflow(package: Package) -> Workflow:
         inputs,
         edges,
         states,
-        _empty(each_token, ports, fed, where),
+        _fed(each_token, given_ports, edges, ports, where),
         rule["image_token_id"],
     )
 
@@ -123,10 +125,9 @@ def _ports(entry: dict[str, Any]) -> Ports:
 
 def _edges(
     given: list[dict[str, Any]], ports: dict[str, Ports], where: str
-) -> tuple[dict[str, tuple[Edge, ...]], set[str]]:
-    """Edges between different components, and the ports that they feed."""
+) -> dict[str, tuple[Edge, ...]]:
+    """Edges between different components, by the one that they start from."""
     found: dict[str, list[Edge]] = {}
-    fed = set()
     for edge in given:
         source, _, port = edge["from"].partition(".")
         reader, _, target = edge["to"].partition(".")
@@ -134,8 +135,7 @@ def _edges(
             raise InputError(f"{where}: edge of no port", found=f"{edge['from']} -> {edge['to']}")
         if source != reader:  # those of one component are its state, which `cache` has
             found.setdefault(source, []).append(Edge(port, edge["to"], edge.get("cast")))
-            fed.add(edge["to"])
-    return {k: tuple(v) for k, v in found.items()}, fed
+    return {k: tuple(v) for k, v in found.items()}
 
 
 def _check_state(states: tuple[State, ...], last: str, ports: dict[str, Ports], where: str) -> None:
@@ -145,19 +145,39 @@ def _check_state(states: tuple[State, ...], last: str, ports: dict[str, Ports], 
             raise InputError(
                 f"{where}: cache: {s.name}", found=f"{s.input}, {s.output}", expected=f"of {last}"
             )
+        free = [d for axis, d in enumerate(s.shape) if isinstance(d, str) and axis != s.grows]
+        if list(s.shape) != inputs[s.input] or len(free) != 1:  # what is free is the batch
+            raise InputError(
+                f"{where}: cache: {s.name}: shape",
+                found=list(s.shape),
+                expected=f"{inputs[s.input]}, with one axis of rows",
+            )
     if LOGITS not in outputs:
         raise InputError(f"{where}: {last}: no output '{LOGITS}'")
 
 
-def _empty(
-    names: tuple[str, ...], ports: dict[str, Ports], fed: set[str], where: str
+def _fed(
+    names: tuple[str, ...],
+    given: set[str],
+    edges: dict[str, tuple[Edge, ...]],
+    ports: dict[str, Ports],
+    where: str,
 ) -> dict[str, tuple[int, ...]]:
-    """Shapes of what pictures would feed, with no pictures."""
-    found = {}
+    """Shapes of what pictures would feed to these components, run in this order without pictures.
+
+    Args:
+        given: COMPONENT.PORT of what is there from the beginning.
+    Raises:
+        InputError: an input that nothing feeds.
+    """
+    fed, found = set(given), {}
     for c in names:
-        for port, shape in ports[c][0].items():
-            if FEATURES in shape and all(d == FEATURES or isinstance(d, int) for d in shape):
-                found[f"{c}.{port}"] = tuple(0 if d == FEATURES else d for d in shape)
-            elif f"{c}.{port}" not in fed:
+        for port, shape in ports.get(c, ({}, {}))[0].items():
+            key = f"{c}.{port}"
+            if key in fed:
+                continue
+            if FEATURES not in shape or not all(d == FEATURES or isinstance(d, int) for d in shape):
                 raise InputError(f"{where}: nothing feeds input '{port}' of {c}")
+            found[key] = tuple(0 if d == FEATURES else d for d in shape)
+        fed |= {e.target for e in edges.get(c, ())}
     return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import data, dtype, flow, graph, layout, loading_report, run, weights
+from . import data, dtype, flow, golden, graph, layout, loading_report, run, weights
 from .subject import Check
 
 CHECKS: tuple[Check, ...] = (
@@ -14,5 +14,6 @@ CHECKS: tuple[Check, ...] = (
     *dtype.CHECKS,
     *flow.CHECKS,
     *run.CHECKS,
+    *golden.CHECKS,
 )
 BY_ID = {c.id: c for c in CHECKS}

@@ -14,7 +14,7 @@ from ...checkpoint.onnx_types import TYPES, type_name
 from ...checkpoint.regular_file import open_regular
 from ...checkpoint.safetensors_header import read_header
 from ...errors import NtoolError
-from .. import sums
+from .. import layout, sums
 from .external import locate
 from .subject import MAX_LISTED, Check, Finding, Part, Subject, bad, not_applicable, warn
 
@@ -71,10 +71,17 @@ def bounds(subject: Subject, part: Part) -> list[Finding]:
                 findings.append(_in(part, _finding(fault, f"{fault.where}: ")))
         strict = subject.is_package
         for fault in overlaps(sound):
+            if fault.reason == "shared" and part.is_linked:
+                continue  # a tied matrix is one in the checkpoint; weights.complete knows of both
             mild = fault.reason == "shared" and not strict
             findings.append(_in(part, _finding(fault, f"{fault.where} ", warning=mild)))
         if header is not None and not header.problems:
-            findings += [_in(part, f) for f in _entries(sound, header, location, strict)]
+            found = (
+                _stretches(sound, header, location)
+                if part.is_linked
+                else _entries(sound, header, location, strict)
+            )
+            findings += [_in(part, f) for f in found]
     return _limited(findings)
 
 
@@ -126,6 +133,26 @@ def _entries(
             yield bad(text, wanted, found, reason="entry")
 
 
+def _stretches(tensors: list[External], header: Header, location: str) -> Iterator[Finding]:
+    """In a shard of the checkpoint: each tensor is one entry or several that follow each other, of
+    its type. Names may differ (weights.complete compares them); those of a bank always do."""
+    entries = {t.offset: t for t in header.tensors if t.nbytes}
+    for e in tensors:
+        at, end, kind = e.start, e.start + e.nbytes, type_name(e.tensor.data_type)
+        while at < end:
+            entry = entries.get(at)
+            if entry is None or _DTYPES.get(entry.dtype, entry.dtype) != kind:
+                found = None if entry is None else [entry.name, entry.dtype]
+                text = f"{e.where}: entry of {location} at byte {at}"
+                yield bad(text, f"one of type {kind}", found, reason="entry")
+                break
+            at += entry.nbytes
+        else:
+            if at > end:
+                text = f"{e.where}: ends inside a tensor of {location}"
+                yield bad(text, at, end, reason="entry")
+
+
 def orphans(subject: Subject, part: Part) -> list[Finding]:
     """Every byte of a data file belongs to a tensor, the safetensors header or alignment."""
     covered: dict[str, list[tuple[int, int]]] = {}
@@ -150,6 +177,22 @@ def orphans(subject: Subject, part: Part) -> list[Finding]:
     for real, name in names.items():
         findings += _file(part, real, name, covered[real], subject.is_package)
     return findings
+
+
+def _not_ours(header: Header, holes: list[tuple[int, int]]) -> list[str] | None:
+    """Names of the tensors of a shard that fill its holes; None where one is cut."""
+    starts = {t.offset: t for t in header.tensors if t.nbytes}
+    names = []
+    for at, end in holes:
+        while at < end:
+            tensor = starts.get(at)
+            if tensor is None:
+                return None
+            names.append(tensor.name)
+            at += tensor.nbytes
+        if at != end:
+            return None
+    return names
 
 
 def _file(
@@ -178,6 +221,11 @@ def _file(
     orphan = [h for h in holes if header is not None or not _is_padding(real, h, size)]
     lost = sum(b - a for a, b in orphan)
     total = f"covered {size - start - lost}, header {start}, orphan {lost}, file {size} bytes"
+    others = _not_ours(header, orphan) if header is not None and part.is_linked else None
+    if orphan and others is not None:
+        total = f"covered {size - start - lost}, header {start}, file {size} bytes"
+        text = f"{lost} of {len(others)} tensors of the checkpoint that are not this component's"
+        return [Finding(True, f"{name}: {total}, {text}")]
     if orphan:
         first = ", ".join(f"{a}..{b}" for a, b in orphan[:4])
         return [report(f"{where}: bytes of no tensor: {first} ({total})", 0, lost, reason="orphan")]
@@ -213,7 +261,9 @@ def hashes(subject: Subject) -> list[Finding]:
         return [*findings, bad(e.message, reason="unreadable")]
     for name in sorted(wanted.keys() - set(found)):
         findings.append(bad(f"{name}: listed, but not there", reason="missing"))
-    for name in sorted(set(found) - wanted.keys()):
+    # beside a package in place there may be the checkpoint's own list, which knows nothing of it
+    own = layout.MANIFEST in wanted or not any(p.is_in_place for p in subject.parts)
+    for name in sorted(set(found) - wanted.keys()) if own else ():
         findings.append(bad(f"{name}: there, but not listed", reason="extra"))
     for name in sorted(wanted.keys() & set(found)):
         try:

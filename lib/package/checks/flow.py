@@ -8,6 +8,7 @@ from typing import Any
 from onnx import ModelProto, numpy_helper
 
 from ...errors import NtoolError
+from .. import layout
 from ..abi import family_module
 from .graph import ports
 from .subject import Check, Finding, Subject, bad, not_applicable, not_read
@@ -132,6 +133,7 @@ def _tasks(manifest: dict[str, Any], there: set[str]) -> list[Finding]:
 
 def tokens(subject: Subject) -> list[Finding]:
     """Special tokens have the tokenizer's ids; graphs guard the right ones."""
+    from ...text import tokenizer_json
     from ...text.tokenizer import load
 
     manifest = subject.manifest
@@ -145,7 +147,8 @@ def tokens(subject: Subject) -> list[Finding]:
             text = f"{manifest['tokenizer']}: {why}: see layout.files"
             return [not_applicable(text, see="layout.files")]
         try:
-            tokenizer = load(folder)
+            one_file = tokenizer_json.FILE in layout.tokenizer_files(subject.family)[0]
+            tokenizer = tokenizer_json.load_any(folder) if one_file else load(folder)
         except NtoolError as e:
             return [bad(e.message.replace(subject.root + "/", ""), reason="tokenizer")]
     findings = []
@@ -176,7 +179,7 @@ def tokens(subject: Subject) -> list[Finding]:
             if guards is not None or part.entry["unsupported_token_ids"]:
                 findings.append(not_read(part))
             continue
-        if guards is not None and guards[2] is not None:
+        if guards is not None:
             port, token, wanted = guards
             found = _compared(part.model, port)
             if wanted not in found:

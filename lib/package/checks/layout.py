@@ -27,10 +27,11 @@ def expected_files(subject: Subject) -> dict[str, str | None]:
         files[manifest["processor"]] = None
     tokenizer = manifest.get("tokenizer")
     if isinstance(tokenizer, str):
-        for name in layout.TOKENIZER_FILES:
+        known, required = layout.tokenizer_files(subject.family)
+        for name in known:
             file = f"{tokenizer}/{name}"
             there = os.path.lexists(os.path.join(subject.root, file))
-            if there or name in layout.REQUIRED_TOKENIZER_FILES:
+            if there or name in required:
                 files[file] = None
     listed = manifest.get("files")
     for name in listed if isinstance(listed, list) else ():
@@ -71,7 +72,7 @@ def files(subject: Subject) -> list[Finding]:
 def _unknown(subject: Subject, expected: set[str]) -> list[Finding]:
     known = expected | set(layout.OPTIONAL_FILES)
     tokenizer = (subject.manifest or {}).get("tokenizer")
-    known |= {f"{tokenizer}/{name}" for name in layout.TOKENIZER_FILES}
+    known |= {f"{tokenizer}/{name}" for name in layout.tokenizer_files(subject.family)[0]}
     try:
         there = sums.files(subject.root)
     except NtoolError as e:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -21,6 +21,7 @@ from ..package import MAX_MANIFEST, Package, inside
 if TYPE_CHECKING:
     from ...checkpoint.onnx_external import External
     from ...checkpoint.onnx_walk import Walk
+    from ..golden_file import Golden
     from .parse import Reading
 
 MAX_DEPTH = 4
@@ -84,7 +85,8 @@ class Options:
         against: SOURCE to compare weights with.
         manifest: path of a checksum list to use instead of the package's SHA256SUMS.
         writing: the package's SHA256SUMS is about to be replaced, so the old one is not compared.
-        device: (`cpu` or `cuda`, index) for run.*.
+        device: (`cpu` or `cuda`, index) for run.* and golden.*.
+        goldens: opened files of --golden.
     """
 
     standard_only: bool = False
@@ -92,6 +94,7 @@ class Options:
     manifest: str | None = None
     writing: bool = False
     device: tuple[str, int] = ("cpu", 0)
+    goldens: Sequence[Golden] = ()
 
 
 @dataclass(eq=False)
@@ -121,6 +124,16 @@ class Part:
         if self.path is None:
             return Reading([bad(f"{self.file}: {self.refused}")])
         return read_model(self.path, self.file)
+
+    @property
+    def is_linked(self) -> bool:
+        """Whether its data files are those of the checkpoint, with tensors of others in them."""
+        return self.entry.get("data_form") in layout.LINKED
+
+    @property
+    def is_in_place(self) -> bool:
+        """Whether the package lies in the checkpoint's own folder."""
+        return self.entry.get("data_form") == layout.INPLACE
 
     @property
     def model(self) -> ModelProto:

@@ -10,11 +10,14 @@ from typing import Any
 
 import numpy as np
 import onnx
+from jsonschema import Draft202012Validator
 from onnx import TensorProto, helper, numpy_helper
 from safetensors import safe_open
 
+from ntool.lib.package import schema
 from ntool.lib.package.checks.subject import Finding, Options, Subject
-from ntool.lib.package.verify import select, verify
+from ntool.lib.package.verify import record, select, verify
+from ntool.lib.records import dumps
 
 Damage = Callable[[Path], None]
 
@@ -22,8 +25,25 @@ Damage = Callable[[Path], None]
 def findings(
     path: Path, *, check: tuple[str, ...] = (), **options: Any
 ) -> list[tuple[str, Finding]]:
-    """All findings about a package, with ids."""
-    return list(verify(Subject(str(path), Options(**options)), select(check)))
+    """All findings about a package, with ids; their records fit the schema of `check` records."""
+    found = list(verify(Subject(str(path), Options(**options)), select(check)))
+    for i, finding in found:
+        fits_schema({"kind": "check", **record(i, finding)})
+    return found
+
+
+CHECK_RECORD = schema.check_record()
+_VALID = Draft202012Validator(CHECK_RECORD)
+_SEEN: set[str] = set()
+
+
+def fits_schema(row: dict[str, Any]) -> None:
+    """Fail unless a record is what its schema says and has no field that the schema has not."""
+    line = dumps(row)
+    if line not in _SEEN:  # most findings of two packages are the same
+        _VALID.validate(json.loads(line))
+        assert row.keys() <= CHECK_RECORD["properties"].keys(), line
+        _SEEN.add(line)
 
 
 def false_ids(found: list[tuple[str, Finding]]) -> list[str]:
