@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import _signal  # `signal` itself takes 2 ms
 import os
 import sys
-from _signal import SIG_IGN, SIGINT, SIGTERM, getsignal, signal  # `signal` itself takes 2 ms
+from _signal import SIG_IGN, SIGINT, SIGTERM, getsignal, signal
+
+STOPPING = (SIGINT, SIGTERM, getattr(_signal, "SIGHUP", SIGTERM))
+"""Signals that end a command; Windows has no SIGHUP."""
 
 
 def _quit(signum: int, frame: object) -> None:
@@ -13,7 +17,7 @@ def _quit(signum: int, frame: object) -> None:
 
 
 def _silent() -> None:
-    for number in (SIGINT, SIGTERM):
+    for number in STOPPING:
         if getsignal(number) != SIG_IGN:  # ignored: started in the background of a script
             signal(number, _quit)
 

@@ -17,13 +17,14 @@ if TYPE_CHECKING:
 
 Planned = Callable[["Checkpoint"], "tuple[Plan, list[Problem]]"]
 """A checkpoint -> what will be written, and everything odd about it."""
+Prepared = Callable[[], "tuple[Options, Planned]"]
+"""Judges the command's options; called when a reader of records can be told what is wrong."""
 
 
 def convert(
     source: str,
     output: str,
-    plan: Planned,
-    options: Options,
+    prepare: Prepared,
     *,
     revision: str | None,
     max_header: int,
@@ -36,11 +37,14 @@ def convert(
         Exit: 1, verifying found a difference.
         and what opening, planning and writing raise; findings of a refusal are told before.
     """
+    from .lib.checkpoint.output_file import refuse_piped
     from .lib.checkpoint.source import open_checkpoint
     from .lib.checkpoint.tensor import first_of
     from .lib.conversion import command
 
     with console.stream(main="file", source=source, hold=True) as stream:
+        options, plan = prepare()
+        refuse_piped(output)
         checkpoint = open_checkpoint(source, revision=revision, max_header=max_header)
         stream.begin(format=checkpoint.format, revision=checkpoint.revision)
         try:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from .lib.package.export import Limit
 
 Components = Annotated[
     list[str] | None,
@@ -42,10 +45,13 @@ ShardSize = Annotated[
     str | None,
     typer.Option(
         "--shard-size",
-        "--max-shard-size",
         metavar="SIZE",
         help="Largest data file, for example 5GB. Default: by family.",
     ),
+]
+MaxShardSize = Annotated[
+    str | None,
+    typer.Option("--max-shard-size", metavar="SIZE", help="Another name of --shard-size."),
 ]
 ExternalData = Annotated[
     str,
@@ -68,16 +74,23 @@ ScaleReading = Annotated[
 ]
 
 
-def parse_size(text: str) -> int:
-    """Bytes from `5GB`, `200MB`, `1GiB` or a plain number.
+def parse_size(shard_size: str | None, max_shard_size: str | None) -> Limit | None:
+    """Bytes from `5GB`, `200MB`, `1GiB` or a plain number, by the one option that is given.
 
     Raises:
-        UsageProblem: anything else, or nothing.
+        UsageProblem: anything else, or nothing, or both options; names the option.
     """
     from .lib.errors import UsageProblem
+    from .lib.package.export import Limit
 
+    if shard_size is not None and max_shard_size is not None:
+        raise UsageProblem("--shard-size and --max-shard-size", expected="one of them")
+    text = shard_size if max_shard_size is None else max_shard_size
+    if text is None:
+        return None
+    option = "--shard-size" if max_shard_size is None else "--max-shard-size"
     units = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
     match = re.fullmatch(r"([0-9]{1,12})\s*([KMG]i?B)?", text.strip(), re.IGNORECASE)
     if not match or int(match[1]) == 0:
-        raise UsageProblem("--shard-size", found=text, expected="for example 5GB")
-    return int(match[1]) * units[(match[2] or "").upper()]
+        raise UsageProblem(option, found=text, expected="for example 5GB")
+    return Limit(int(match[1]) * units[(match[2] or "").upper()], option)

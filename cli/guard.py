@@ -65,6 +65,9 @@ def _invoke(arguments: list[str]) -> int:
     with app.make_context("ntool", list(arguments)) as context:
         # from here on there may be something to clean up
         signal.signal(signal.SIGTERM, _terminate)
+        hangup = getattr(signal, "SIGHUP", None)  # Windows has none
+        if hangup is not None and signal.getsignal(hangup) != signal.SIG_IGN:  # nohup ignores it
+            signal.signal(hangup, _terminate)
         if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
             signal.signal(signal.SIGINT, signal.default_int_handler)
         app.invoke(context)
@@ -133,5 +136,6 @@ def _discard_stdout() -> None:
 
 
 def _terminate(signum: int, frame: object) -> NoReturn:
-    """SIGTERM unwinds the stack, so that temporary files are removed, and exits with 128 + 15."""
+    """SIGTERM and SIGHUP unwind the stack, so that temporary files are removed, and exit with 128 +
+    their number."""
     raise SystemExit(128 + signum)

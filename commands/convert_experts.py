@@ -76,12 +76,16 @@ def convert_experts(
     if names is not None and to != "split":
         raise typer.BadParameter("--names is for --to split")
     wish = convert.Wish(to, gate_up_order, names or "gate-up-down", shard_size)
-    wish.check()
+
+    def prepare() -> tuple[run.Options, conversion_console.Planned]:
+        wish.check()
+        options = run.Options(jobs, run.part_of(part), resume, force)
+        return options, lambda checkpoint: (convert.plan(checkpoint, wish), checkpoint.problems)
+
     conversion_console.convert(
         source,
         output,
-        lambda checkpoint: (convert.plan(checkpoint, wish), checkpoint.problems),
-        run.Options(jobs, run.part_of(part), resume, force),
+        prepare,
         revision=revision,
         max_header=max_header,
         dry_run=dry_run,

@@ -100,12 +100,15 @@ def convert_fp8(
         lowering=lowering,
         reading=scale_reading,
     )
-    options = run.Options(jobs, run.part_of(part), resume, force)
+
+    def prepare() -> tuple[run.Options, conversion_console.Planned]:
+        options = run.Options(jobs, run.part_of(part), resume, force)
+        return options, lambda checkpoint: conversion.plan(checkpoint, wish, options.statistics)
+
     conversion_console.convert(
         source,
         output,
-        lambda checkpoint: conversion.plan(checkpoint, wish, options.statistics),
-        options,
+        prepare,
         revision=revision,
         max_header=max_header,
         dry_run=dry_run,

@@ -14,6 +14,7 @@ from ..export_options import (
     Dtype,
     ExternalData,
     ForceF16,
+    MaxShardSize,
     Provider,
     ScaleReading,
     SetDtype,
@@ -35,6 +36,7 @@ def export_component(
     data: Data = "auto",
     external_data: ExternalData = "safetensors",
     shard_size: ShardSize = None,
+    max_shard_size: MaxShardSize = None,
     text_only: TextOnly = False,
     dequantize: Dequantize = False,
     scale_reading: ScaleReading = "exact",
@@ -43,18 +45,21 @@ def export_component(
     dry_run: DryRun = False,
 ) -> None:
     """Export a checkpoint's components to ONNX graphs in a package folder, without PyTorch."""
+    from ..lib.checkpoint.output_file import refuse_piped
     from ..lib.checkpoint.source import open_checkpoint
+    from ..lib.checkpoint.tensor import first_of
     from ..lib.errors import UsageProblem
     from ..lib.package import export, layout
 
-    if not output and not dry_run and data != layout.INPLACE:
-        raise UsageProblem("no output folder", expected="-o PKG")
-    if external_data != "safetensors":
-        raise UsageProblem("--external-data", found=external_data, expected="safetensors")
-    limit = None if shard_size is None else parse_size(shard_size)
-    target = Path(output) if output else None
     started = time.monotonic()
     with console.stream(main="file", source=source, format="package") as out:
+        if not output and not dry_run and data != layout.INPLACE:
+            raise UsageProblem("no output folder", expected="-o PKG")
+        refuse_piped(output)
+        target = Path(output) if output else None
+        if external_data != "safetensors":
+            raise UsageProblem("--external-data", found=external_data, expected="safetensors")
+        limit = parse_size(shard_size, max_shard_size)
         checkpoint = open_checkpoint(source, revision=revision)
         plan = export.plan(
             checkpoint,
@@ -63,7 +68,7 @@ def export_component(
             dtypes=export.parse_dtypes(set_ or ()),
             provider=ep,
             force_f16=force_f16,
-            shard_nbytes=limit,
+            limit=limit,
             dry_run=dry_run,
             text_only=text_only,
             dequantize=dequantize,
@@ -77,7 +82,11 @@ def export_component(
             console.note(note)
         if not dry_run:
             with console.bar(plan.nbytes, "export", "B") as bar:
-                export.write(plan, target, force=force, progress=bar.update)
+                odd = export.write(plan, target, force=force, progress=bar.update)
+            out.write_all("problem", (p.record() for p in odd))
+            warning = first_of(odd, "warning", source)
+            if warning is not None:
+                console.note(f"warning: {warning}")
         for file in plan.data_files():
             out.write("file", **file)
         out.write(

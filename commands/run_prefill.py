@@ -58,13 +58,13 @@ def run_prefill(
     from ..lib.package.cache import find
     from ..lib.runtime.session import Settings, resolve_device
 
-    source = find(package)
-    family = import_module(f"{families.__name__}.{source.family}.prefill_run")
-    request = family.read_request(options)
-    settings = Settings(resolve_device(device, console.note), threads, low_memory)
-    found = source.package(console.note)
     main = "text" if raw else "token"
     with console.stream(main=main, source=package, alone=raw, format="prefix") as out:
+        source = find(package)
+        family = import_module(f"{families.__name__}.{source.family}.prefill_run")
+        request = family.read_request(options)
+        settings = Settings(resolve_device(device, console.note), threads, low_memory)
+        found = source.package(console.note)
 
         def on_step(step: Any) -> None:
             out.write("step", **asdict(step))

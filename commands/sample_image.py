@@ -73,10 +73,10 @@ def sample_image(
 
     if output == "-" and sys.stdout.isatty():
         raise UsageProblem("-o - writes a PNG to a terminal", hint="redirect it, or name a file")
-    order = read_order(options)
     sink = io.StringIO() if output == "-" else None  # standard output is the picture then
     main = "memory" if plan else "step"
     with console.stream(main=main, source=package, to=sink, format="picture") as out:
+        order = read_order(options)
         found = package_of(package, console.note)
         settings = Settings(resolve_device(device, console.note), threads, low_memory)
         pipeline = Pipeline(found, settings)

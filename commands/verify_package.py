@@ -89,26 +89,28 @@ def verify_package(
     from ..lib.package.report import open_report
     from ..lib.package.sandbox import Sandbox
 
-    if write_manifest and manifest:
-        raise UsageProblem("--write-manifest with --manifest", expected="one of them")
-    if force and compact is None:
-        raise UsageProblem("--force", expected="--compact OUT with it")
-    left_out = [*(skip or ()), *(["data.orphans"] if compact else [])]  # what it is to remove
-    ids = verify.select(check or (), left_out, run=not no_run)
-    named = {i for i in ids if i in (check or ())}
-    if "weights.values" in named and against is None:
-        raise UsageProblem("--check weights.values", expected="--against SOURCE with it")
-    if "golden.values" in named and not golden:
-        raise UsageProblem("--check golden.values", expected="--golden FILE with it")
-    if golden and "golden.values" not in ids:
-        raise UsageProblem("--golden", found="a selection without golden.values", expected="it too")
-    if write_manifest:
-        named.discard("data.hash")  # there is no list before it is written
-    standard_only |= "graph.standard" in named
     tally = verify.Tally()
     rows = []
     started = time.monotonic()
     with console.stream(main="check", source=package, format="package") as out:
+        if write_manifest and manifest:
+            raise UsageProblem("--write-manifest with --manifest", expected="one of them")
+        if force and compact is None:
+            raise UsageProblem("--force", expected="--compact OUT with it")
+        left_out = [*(skip or ()), *(["data.orphans"] if compact else [])]  # what it is to remove
+        ids = verify.select(check or (), left_out, run=not no_run)
+        named = {i for i in ids if i in (check or ())}
+        if "weights.values" in named and against is None:
+            raise UsageProblem("--check weights.values", expected="--against SOURCE with it")
+        if "golden.values" in named and not golden:
+            raise UsageProblem("--check golden.values", expected="--golden FILE with it")
+        if golden and "golden.values" not in ids:
+            raise UsageProblem(
+                "--golden", found="a selection without golden.values", expected="it too"
+            )
+        if write_manifest:
+            named.discard("data.hash")  # there is no list before it is written
+        standard_only |= "graph.standard" in named
         options = Options(standard_only, against, manifest, write_manifest)
         subject = Subject(package, options)
         if any(i.startswith(verify.RUNNING) for i in ids):

@@ -63,7 +63,8 @@ _ntool_takes() {
         'export-component --ep') kind=words choices='default cpu cuda onnx-standard' ;;
         'export-component --data') kind=words choices='auto copy reflink hardlink inplace' ;;
         'export-component --external-data') kind=text ;;
-        'export-component --max-shard-size' | 'export-component --shard-size') kind=text ;;
+        'export-component --shard-size') kind=text ;;
+        'export-component --max-shard-size') kind=text ;;
         'export-component --scale-reading') kind=words choices='exact bf16' ;;
         'export-component --revision') kind=text ;;
         'export-component --format') kind=words choices='jsonl table csv tsv' ;;
@@ -164,7 +165,7 @@ _ntool_options() {
         census) choices='--by --groups --as-dtype --expect --against --allow-missing --plot --repair-index --force --max-header --revision --format --progress --quiet -q --verbose -v --help -h' ;;
         convert-fp8) choices='--output -o --to --include --exclude --block --scale --lowering --scale-reading --allow-unscaled --shard-size --jobs -j --part --merge --resume --dry-run --verify --force --revision --max-header --format --progress --quiet -q --verbose -v --help -h' ;;
         convert-experts) choices='--output -o --to --gate-up-order --names --shard-size --jobs -j --part --merge --resume --dry-run --verify --force --revision --max-header --format --progress --quiet -q --verbose -v --help -h' ;;
-        export-component) choices='--output -o --dtype --set --ep --force-f16 --data --external-data --max-shard-size --shard-size --text-only --dequantize --scale-reading --revision --force --dry-run --format --progress --quiet -q --verbose -v --help -h' ;;
+        export-component) choices='--output -o --dtype --set --ep --force-f16 --data --external-data --shard-size --max-shard-size --text-only --dequantize --scale-reading --revision --force --dry-run --format --progress --quiet -q --verbose -v --help -h' ;;
         run-prefill) choices='--prompt --prompt-file --messages --query --tokens --image --task --system --think --min-pixels --max-pixels --pad --decode --raw --all-logits --size --steps --cfg --img-cfg --cfg-norm --cfg-interval --shift --t-eps --seed --rng --latent --device --threads --low-memory --output -o --format --progress --quiet -q --verbose -v --help -h' ;;
         sample-image) choices='--output -o --prompt --image --prompts --messages --query --system --think --min-pixels --max-pixels --prefix --prefix-images-only --prefix-unconditional --size --fit --steps --cfg --img-cfg --cfg-norm --cfg-interval --shift --t-eps --seed --count --rng --latent --save-latent --trace --sheet --no-metadata --device --threads --low-memory --plan --format --progress --quiet -q --verbose -v --help -h' ;;
         verify-package) choices='--check --skip --standard-only --against --golden --no-run --write-manifest --manifest --report --picture --compact --force --device --timeout --memory --print-schema --format --progress --quiet -q --verbose -v --help -h' ;;

@@ -90,8 +90,8 @@ set -g __ntool_valued \
     'export-component --ep' \
     'export-component --data' \
     'export-component --external-data' \
-    'export-component --max-shard-size' \
     'export-component --shard-size' \
+    'export-component --max-shard-size' \
     'export-component --scale-reading' \
     'export-component --revision' \
     'export-component --format' \
@@ -280,7 +280,8 @@ complete -c ntool -n '__ntool_at export-component' -l ep -x -a 'default cpu cuda
 complete -c ntool -n '__ntool_at export-component' -l force-f16 -d 'Allow f16 for generation, which ends as NaN. To try.'
 complete -c ntool -n '__ntool_at export-component' -l data -x -a 'auto copy reflink hardlink inplace' -d 'How weights get there: auto, copy, reflink, hardlink or inplace.'
 complete -c ntool -n '__ntool_at export-component' -l external-data -x -d 'Of the data files: there is safetensors.'
-complete -c ntool -n '__ntool_at export-component' -l max-shard-size -l shard-size -x -d 'Largest data file, for example 5GB. Default: by family.'
+complete -c ntool -n '__ntool_at export-component' -l shard-size -x -d 'Largest data file, for example 5GB. Default: by family.'
+complete -c ntool -n '__ntool_at export-component' -l max-shard-size -x -d 'Another name of --shard-size.'
 complete -c ntool -n '__ntool_at export-component' -l text-only -d 'Of a model of text and pictures the text model alone.'
 complete -c ntool -n '__ntool_at export-component' -l dequantize -d 'FP8 weights as dense ones, codes times scales.'
 complete -c ntool -n '__ntool_at export-component' -l scale-reading -x -a 'exact bf16' -d 'Scales of FP8 weights that stay: exact or bf16.'

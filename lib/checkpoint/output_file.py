@@ -55,6 +55,16 @@ def is_stream(path: str) -> bool:
     return False
 
 
+def refuse_piped(folder: str) -> None:
+    """Refuse `-` as an output that is a folder.
+
+    Raises:
+        UsageProblem: it is.
+    """
+    if folder == "-":
+        raise UsageProblem("-o -: a folder is not piped", expected="the name of a folder")
+
+
 def check_new_files(
     paths: Iterable[str], inputs: Iterable[str] = (), folders: Sequence[str] = ()
 ) -> None:

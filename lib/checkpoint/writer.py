@@ -13,6 +13,7 @@ from pathlib import Path
 
 from ..errors import EnvironmentProblem, InputError, UsageProblem
 from .folder import Readable
+from .hidden_folder import hidden_folder, is_hidden
 from .output_file import sync_folder
 
 COPIED, READ = 1 << 24, 1 << 20
@@ -262,7 +263,8 @@ def new_folder(out: Path, *, replace: str | None = None) -> Iterator[Path]:
     raises.
 
     A killed process leaves at most a hidden folder `.NAME.ntool-PID.tmp`, never a half-written
-    `out`. A link `out` stays, what it leads to is made.
+    `out`; `remove_left` removes it before the next one. A link `out` stays, what it leads to is
+    made.
 
     Args:
         replace: None keeps a folder that is there by now, even one that another process has just
@@ -272,24 +274,23 @@ def new_folder(out: Path, *, replace: str | None = None) -> Iterator[Path]:
         EnvironmentProblem: something cannot be written; names what, by its place in `out`.
     """
     given, out = out, Path(os.path.realpath(out))
-    temporary = out.parent / f".{out.name}.ntool-{os.getpid()}.tmp"
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        shutil.rmtree(temporary, ignore_errors=True)
-        temporary.mkdir()
-        try:
-            yield temporary
-            sync_folder(temporary)
-            take_place(temporary, out, given, replace)
-        except BaseException:
-            shutil.rmtree(temporary, ignore_errors=True)
-            raise
+        with hidden_folder(out) as temporary:
+            try:
+                yield temporary
+                sync_folder(temporary)
+                take_place(temporary, out, given, replace)
+            except BaseException:
+                shutil.rmtree(temporary, ignore_errors=True)
+                raise
         sync_folder(out.parent)
     except OSError as e:
         where = Path(str(e.filename or ""))
-        if not ({temporary, out} & {where, *where.parents} or where in out.parents):
+        hidden = [p for p in (where, *where.parents) if is_hidden(p, out)]
+        if not (hidden or out in (where, *where.parents) or where in out.parents):
             raise  # of the source, not of the output
-        shown = str(where).replace(str(temporary), str(given), 1)
+        shown = str(where).replace(str(hidden[0]), str(given), 1) if hidden else str(where)
         raise EnvironmentProblem(f"{shown}: cannot write: {e.strerror}") from e
 
 

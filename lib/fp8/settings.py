@@ -28,6 +28,7 @@ class Settings:
         skip: names of modules that stay as they are, in order.
         patterns: entries of the list that are expressions, not names.
         listed: whether the config has such a list.
+        fmt, activation: `fmt` and `activation_scheme` as they are, None without.
         problems: values that make no sense.
     """
 
@@ -36,13 +37,19 @@ class Settings:
     skip: list[str] = field(default_factory=list)
     patterns: list[str] = field(default_factory=list)
     listed: bool = False
+    fmt: Any = None
+    activation: Any = None
     problems: list[Problem] = field(default_factory=list)
 
 
 def read_settings(config: dict[str, Any]) -> Settings:
     """The quantisation settings of a config, of its own or of a nested one."""
-    for values in _candidates(config):
-        problems: list[Problem] = []
+    problems: list[Problem] = []
+    for key, values in _candidates(config):
+        if not isinstance(values, dict):
+            message = f"{key}: found {str(values)[:60]}, expected an object"
+            problems.append(Problem("bad-quantization", message, file="config.json"))
+            continue
         method = values.get("quant_method")
         block = _block(values, problems)
         names = next((values[k] for k in SKIP_LISTS if values.get(k) is not None), None)
@@ -55,26 +62,22 @@ def read_settings(config: dict[str, Any]) -> Settings:
             skip,
             patterns,
             names is not None,
+            values.get("fmt"),
+            values.get("activation_scheme"),
             problems,
         )
-    odd = [k for k in QUANTIZATION if not isinstance(config.get(k), dict | None)]
-    return Settings(
-        problems=[
-            Problem("bad-quantization", f"{key}: found {str(config[key])[:60]}, expected an object",
-                    file="config.json")
-            for key in odd
-        ]
-    )  # fmt: skip
+    return Settings(problems=problems)
 
 
-def _candidates(config: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Those that say something, outer ones first; models of models nest their configs."""
+def _candidates(config: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """(name, value) of those that say something, outer ones first; models of models nest their
+    configs."""
     level: list[dict[str, Any]] = [config]
     for _ in range(MAX_NESTED):
         for values in level:
             for key in QUANTIZATION:
-                if isinstance(values.get(key), dict) and values[key]:
-                    yield values[key]
+                if values.get(key) not in (None, {}):
+                    yield key, values[key]
         inner = [(k, v) for values in level for k, v in values.items() if k not in QUANTIZATION]
         level = [v for k, v in inner if isinstance(v, dict) and k.endswith("_config")]
 

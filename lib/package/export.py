@@ -12,8 +12,9 @@ from typing import Any
 from onnx import TensorProto
 
 from ..checkpoint.folder import Readable
+from ..checkpoint.hidden_folder import remove_left
 from ..checkpoint.kept_open import kept_open
-from ..checkpoint.tensor import Checkpoint
+from ..checkpoint.tensor import Checkpoint, Problem
 from ..checkpoint.writer import (
     DataFile,
     Entry,
@@ -42,6 +43,14 @@ DTYPES = {"f32": TensorProto.FLOAT, "f16": TensorProto.FLOAT16, "bf16": TensorPr
 PROVIDERS = ("default", "cpu", "cuda", "onnx-standard")
 """Execution providers that a package can be meant for. Graphs for `default` and `onnx-standard` use
 standard operators alone; whether others do is the family's business."""
+
+
+@dataclass(frozen=True)
+class Limit:
+    """Largest data file, bytes, and the option that says it."""
+
+    nbytes: int
+    option: str = "--shard-size"
 
 
 @dataclass
@@ -138,7 +147,7 @@ def plan(
     dtypes: Mapping[str, str] | None = None,
     provider: str = "default",
     force_f16: bool = False,
-    shard_nbytes: int | None = None,
+    limit: Limit | None = None,
     dry_run: bool = False,
     text_only: bool = False,
     dequantize: bool = False,
@@ -156,7 +165,7 @@ def plan(
         dtypes: component -> its own dtype.
         provider: one of PROVIDERS.
         force_f16: allow float16 for generation, whose activations leave its range.
-        shard_nbytes: largest data file; by default what the family says.
+        limit: of a data file; by default what the family says.
         text_only, dequantize, reading: see `model.Wishes`.
         data, out: how weights get into the package, and where that will be: see `linked.choose`.
     Raises:
@@ -197,10 +206,10 @@ def plan(
         if name not in model.components:
             expected = f"one of {', '.join(model.components)}"
             raise SourceNotFound(f"component '{name}' of a text-only export", expected=expected)
-    limit = model.shard_nbytes if shard_nbytes is None else shard_nbytes
-    if model.most_shard_nbytes is not None and limit > model.most_shard_nbytes:
+    limit = Limit(model.shard_nbytes) if limit is None else limit
+    if model.most_shard_nbytes is not None and limit.nbytes > model.most_shard_nbytes:
         expected = f"at most {model.most_shard_nbytes} bytes"
-        raise UsageProblem("--shard-size", found=f"{limit} bytes", expected=expected)
+        raise UsageProblem(limit.option, found=f"{limit.nbytes} bytes", expected=expected)
     notes: list[str] = []
     model.defaults()  # refuses what it cannot use, in a dry run too
     tokens = special_tokens(checkpoint, family, model, dry_run, notes)
@@ -226,7 +235,7 @@ def plan(
             entries = [
                 _entry(model.checkpoint, b, component, sources) for b in bindings.bound.values()
             ]
-            component.files, component.placed = plan_files(entries, limit)
+            component.files, component.placed = plan_files(entries, limit.nbytes)
             components.append(component)
     made = Plan(checkpoint, family, model, components, tokens, provider, notes, every, sources)
     _refuse_unknown(made)
@@ -287,11 +296,13 @@ def write(
     *,
     force: bool = False,
     progress: Callable[[int], object] = lambda n: None,
-) -> None:
+) -> list[Problem]:
     """Write the package. It appears under its name only when it is complete.
 
     Args:
         out: its folder; None for a plan whose components stay in place.
+    Returns:
+        what is odd about payloads.
     Raises:
         UsageProblem: the output is, holds or lies in the source, or exists and `force` is not set.
         EnvironmentProblem: not enough disk space; the file system makes no such links.
@@ -299,13 +310,13 @@ def write(
     """
     checkpoint = plan.checkpoint
     if any(c.form == layout.INPLACE for c in plan.components):
-        _write_in_place(plan, force)
-        return
+        return _write_in_place(plan, force)
     assert out is not None
     inputs = [checkpoint.root] if checkpoint.folder.local else []
     check_output(out, inputs, force=force, marker=layout.MANIFEST)
+    remove_left(out)  # before the room is counted that they take
     check_space(out, plan.nbytes + (16 << 20))
-    plan.model.before_writing([b for c in plan.components for b in c.bindings.values()])
+    problems = plan.model.before_writing([b for c in plan.components for b in c.bindings.values()])
     with (
         kept_open(checkpoint, plan.model.checkpoint),
         plan.sources,
@@ -323,6 +334,7 @@ def write(
         for name, content in _beside(plan).items():
             write_bytes(folder / name, content)
         linked.require_unchanged(checkpoint)
+    return problems
 
 
 def _beside(plan: Plan) -> dict[str, bytes]:
@@ -334,13 +346,14 @@ def _beside(plan: Plan) -> dict[str, bytes]:
     }
 
 
-def _write_in_place(plan: Plan, force: bool) -> None:
+def _write_in_place(plan: Plan, force: bool) -> list[Problem]:
     root = Path(os.path.realpath(plan.checkpoint.root))
     files = {c.graph_file: graph_bytes(plan, c) for c in plan.components} | _beside(plan)
     in_place.check(root, files, force=force)
-    plan.model.before_writing([b for c in plan.components for b in c.bindings.values()])
+    problems = plan.model.before_writing([b for c in plan.components for b in c.bindings.values()])
     linked.require_unchanged(plan.checkpoint)
     in_place.write(root, files, force=force)
+    return problems
 
 
 def graph_bytes(plan: Plan, component: Component) -> bytes:

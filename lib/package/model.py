@@ -8,7 +8,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any, Protocol
 
-from ..checkpoint.tensor import Checkpoint, Tensor
+from ..checkpoint.tensor import Checkpoint, Problem, Tensor
 from ..errors import UsageProblem
 from ..graph.builder import Graph, WeightSource
 from .bindings import Binding, Rename
@@ -74,8 +74,9 @@ class Model(Protocol):
     ) -> Graph:
         """The graph of one component, its parameters claimed from `weights`."""
 
-    def before_writing(self, bindings: Sequence[Binding]) -> None:
-        """Look at what only payloads tell; raises where they contradict the config."""
+    def before_writing(self, bindings: Sequence[Binding]) -> list[Problem]:
+        """Look at what only payloads tell: what is odd is returned, what contradicts the config
+        raised."""
 
     def left(self, tensor: Tensor) -> tuple[str, str] | None:
         """(action, reason) of a tensor that no parameter is made of; None: it is not understood."""

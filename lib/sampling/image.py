@@ -35,8 +35,12 @@ CAPTION_LINES = 3
 LINE_PIXELS = 12
 """From line to line of a caption; Pillow's own font is 10 pixels high."""
 KEPT_CHUNKS = (b"IHDR", b"PLTE", b"tRNS", b"IDAT", b"IEND")
-"""All that decides the pixels of a still PNG. Text, colour profiles, EXIF and animation frames are
-dropped unread, which also takes away their decompression bombs."""
+"""All that decides the pixels of a still PNG. Text, colour profiles and animation frames are
+dropped unread, which also takes away their decompression bombs. EXIF is kept where it is asked
+for."""
+EXIF_CHUNK = b"eXIf"
+ORIENTATION = 0x0112
+"""The EXIF tag that says how a picture is to be turned; 1: as it is."""
 _DEPTHS = {0: (1, 2, 4, 8, 16), 2: (8, 16), 3: (1, 2, 4, 8), 4: (8, 16), 6: (8, 16)}
 """PNG colour type -> bits that a sample may have."""
 _CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
@@ -141,15 +145,18 @@ def read_png_recipe(path: str | os.PathLike[str]) -> dict[str, Any] | None:
     return None
 
 
-def load_image(path: str | os.PathLike[str], max_pixels: int = MAX_PIXELS) -> Image.Image:
+def load_image(
+    path: str | os.PathLike[str], max_pixels: int = MAX_PIXELS, *, upright: bool = False
+) -> Image.Image:
     """A decoded still picture (PNG, JPEG or WebP) from an untrusted file, in its own colour mode.
 
     The size is checked before pixels are decoded. Of a PNG only the chunks that decide its pixels
-    are read. 16-bit samples keep their high byte. EXIF rotation is not applied and colour profiles
-    are not used, as in the published implementation.
+    are read. 16-bit samples keep their high byte. Colour profiles are not used.
 
     Args:
         max_pixels: cap on width x height.
+        upright: turn the picture as its EXIF data say. Which published code does so depends on the
+            family.
     Returns:
         PIL image with 8-bit channels, mode 1, L, LA, P, RGB, RGBA or CMYK.
     Raises:
@@ -167,12 +174,12 @@ def load_image(path: str | os.PathLike[str], max_pixels: int = MAX_PIXELS) -> Im
     if kind not in ("PNG", "JPEG", "WEBP"):
         raise Unsupported(f"{name}: picture format", found=kind, expected="PNG, JPEG or WebP")
     if kind == "PNG":
-        data = _plain_png(data, name, max_pixels)
+        data = _plain_png(data, name, max_pixels, (EXIF_CHUNK,) if upright else ())
     try:
         with warnings.catch_warnings():
             # Pillow's own limit only warns; ours refuses, on the line after
             warnings.simplefilter("ignore")
-            image = Image.open(io.BytesIO(data), formats=[kind])
+            image: Image.Image = Image.open(io.BytesIO(data), formats=[kind])
             _check_size(name, *image.size, max_pixels)
             image.load()
     except Image.DecompressionBombError as e:
@@ -181,11 +188,36 @@ def load_image(path: str | os.PathLike[str], max_pixels: int = MAX_PIXELS) -> Im
         # Pillow names the buffer that it reads from, by its address
         why = "" if "object at 0x" in str(e) else f" ({e})"
         raise InputError(f"{name}: damaged or truncated {kind} picture{why}") from e
+    turn = _turn(image, name) if upright else None
+    if turn is not None:
+        image = image.transpose(turn)
     if image.mode.startswith("I") or image.mode == "F":
         # 16-bit grey: Pillow's own conversion to 8 bits would clip at 255
         grey = np.asarray(image).astype(np.int64) >> 8
         return Image.fromarray(np.clip(grey, 0, 255).astype(np.uint8))
     return image
+
+
+def _turn(image: Image.Image, name: str) -> Image.Transpose | None:
+    """What puts a picture upright, by its EXIF data; None for one that is."""
+    from PIL import Image
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of entries that are cut off; what is whole counts
+            said: Any = image.getexif().get(ORIENTATION)
+    except (OSError, SyntaxError, LookupError, ValueError, TypeError, struct.error) as e:
+        raise InputError(f"{name}: damaged EXIF data") from e
+    turns = Image.Transpose
+    return {
+        2: turns.FLIP_LEFT_RIGHT,
+        3: turns.ROTATE_180,
+        4: turns.FLIP_TOP_BOTTOM,
+        5: turns.TRANSPOSE,
+        6: turns.ROTATE_270,
+        7: turns.TRANSVERSE,
+        8: turns.ROTATE_90,
+    }.get(said)
 
 
 def contact_sheet(
@@ -317,8 +349,8 @@ def _chunks(data: bytes, name: str) -> list[tuple[bytes, bytes]]:
         at += 12 + size
 
 
-def _plain_png(data: bytes, name: str, max_pixels: int) -> bytes:
-    """The same PNG with KEPT_CHUNKS only, after its size was checked."""
+def _plain_png(data: bytes, name: str, max_pixels: int, more: tuple[bytes, ...]) -> bytes:
+    """The same PNG with KEPT_CHUNKS and `more` only, after its size was checked."""
     chunks = _chunks(data, name)
     width, height = struct.unpack(">II", chunks[0][1][:8])
     _check_size(name, width, height, max_pixels)
@@ -326,7 +358,7 @@ def _plain_png(data: bytes, name: str, max_pixels: int) -> bytes:
     _check_rows(chunks, name)
     parts = [PNG_SIGNATURE]
     for kind, body in chunks:
-        if kind in KEPT_CHUNKS:
+        if kind in KEPT_CHUNKS or kind in more:
             crc = zlib.crc32(body, zlib.crc32(kind))
             parts += [struct.pack(">I", len(body)), kind, body, struct.pack(">I", crc)]
         elif not kind[0] & 0x20:  # upper case first letter: critical
@@ -385,9 +417,6 @@ def _check_rows(chunks: list[tuple[bytes, bytes]], name: str) -> None:
 
 
 def _check_size(name: str, width: int, height: int, max_pixels: int) -> None:
+    expected = f"at most {max_pixels} pixels" if width and height else "at least 1x1"
     if not (width > 0 and height > 0 and width * height <= max_pixels):
-        raise InputError(
-            f"{name}: picture size",
-            found=f"{width}x{height}",
-            expected=f"at most {max_pixels} pixels",
-        )
+        raise InputError(f"{name}: picture size", found=f"{width}x{height}", expected=expected)

@@ -31,7 +31,7 @@ def load_json(folder: str | os.PathLike[str]) -> Tokenizer | None:
     Raises:
         InputError: a link that leads outside, too large, not JSON, ids or tokens that are there
             twice, or what the library refuses; names the file.
-        Unsupported: another model than byte-level BPE.
+        Unsupported: another model than byte-level BPE, or one that leaves merges out at random.
     """
     from tokenizers import Tokenizer as Backend
 
@@ -49,6 +49,11 @@ def load_json(folder: str | os.PathLike[str]) -> Tokenizer | None:
             f"{path}: model and decoder",
             found=f"{model.get('type')} and {', '.join(_types(values.get('decoder'))) or 'none'}",
             expected="BPE and ByteLevel",
+        )
+    if model.get("dropout") not in (None, 0):
+        found = repr(model["dropout"])
+        raise Unsupported(
+            f"{path}: model: dropout", found=found, expected="null: a text would have random tokens"
         )
     vocab = _vocabulary(model.get("vocab"), path)
     added = _added(values.get("added_tokens") or [], vocab, path)

@@ -162,7 +162,7 @@ def test_70_bug() -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["SIGINT", "SIGTERM"]
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
 )
 def test_signals(number: signal.Signals, code: int) -> None:
     process = subprocess.Popen(
@@ -171,8 +171,8 @@ def test_signals(number: signal.Signals, code: int) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env={**os.environ, "PYTHONUNBUFFERED": "1"},
-        # a shell that starts the tests in the background has SIGINT ignored
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        # what starts the tests in the background may have it ignored
+        preexec_fn=lambda: signal.signal(number, signal.SIG_DFL),
     )
     try:
         assert process.stdout is not None

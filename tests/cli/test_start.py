@@ -28,7 +28,7 @@ main()
 
 
 @pytest.mark.parametrize("module", ["ntool.guard", "typer", "ntool.app", "ntool.commands.census"])
-@pytest.mark.parametrize(("number", "code"), [(2, 130), (15, 143)], ids=["SIGINT", "SIGTERM"])
+@pytest.mark.parametrize(("number", "code"), [(1, 129), (2, 130), (15, 143)])
 def test_a_signal_while_modules_are_imported_ends_in_silence(
     number: int, code: int, module: str
 ) -> None:

@@ -250,27 +250,55 @@ sys.exit(run(sys.argv[1:]))
 """
 
 
-@pytest.mark.parametrize(
-    ("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)]
-)
-def test_an_interrupted_export_leaves_no_package(tmp_path: Path, signum: int, code: int) -> None:
+def half_done(out: Path) -> subprocess.Popen[str]:
+    """An export that has written its first file."""
     command = [sys.executable, "-c", SLOW, "export-component", str(CHECKPOINT)]
     process = subprocess.Popen(
-        [*command, "-o", str(tmp_path / "pkg"), "--format", "jsonl"],
+        [*command, "-o", str(out), "--format", "jsonl"],
         stdout=subprocess.PIPE,
         text=True,
+        # what starts the tests may ignore it
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),
     )
     assert process.stdout is not None
     for line in process.stdout:
         if line.strip() == "written":
             break
     time.sleep(0.05)
+    return process
+
+
+@pytest.mark.parametrize(
+    ("signum", "code"),
+    [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGKILL, -9)],
+)
+def test_an_interrupted_export_leaves_no_package(tmp_path: Path, signum: int, code: int) -> None:
+    process = half_done(tmp_path / "pkg")
     os.kill(process.pid, signum)
     process.communicate(timeout=20)
     assert process.returncode == code
     assert not (tmp_path / "pkg").exists()
     if signum != signal.SIGKILL:
         assert list(tmp_path.iterdir()) == []
+
+
+def test_what_a_killed_export_left_goes_with_the_next_one(tmp_path: Path, ntool) -> None:
+    """But not what a process that is at work holds, nor what another output's left."""
+    out = tmp_path / "pkg"
+    killed, working = half_done(out), half_done(out)
+    other = tmp_path / ".pkg2.ntool-1.tmp"
+    other.mkdir()
+    try:
+        killed.kill()
+        killed.communicate(timeout=20)
+        left = {p.name for p in tmp_path.iterdir()} - {other.name}
+        assert left == {f".pkg.ntool-{p.pid}.tmp" for p in (killed, working)}
+        ntool("export-component", CHECKPOINT, "-o", out)
+        kept = {f".pkg.ntool-{working.pid}.tmp", other.name}
+        assert {p.name for p in tmp_path.iterdir()} == {"pkg", *kept}
+    finally:
+        working.kill()
+        working.communicate(timeout=20)
 
 
 def test_a_full_disk_is_told_before_the_first_byte(tmp_path: Path, ntool, monkeypatch) -> None:

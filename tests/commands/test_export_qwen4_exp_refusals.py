@@ -26,6 +26,7 @@ from ..fp8.checkpoints import Stored, read, write
 CASES = Path(__file__).parents[1] / "data" / "qwen4-exp"
 LAYERS = "model.language_model.layers"
 EXPERT = f"{LAYERS}.0.mlp.experts.3.up_proj"
+OTHER = f"{LAYERS}.1.mlp.experts.0.down_proj"
 TABLE = f"{LAYERS}.1.ple.ple_embedding"
 SHARDS = f"{TABLE}.ngram_embedding"
 INDEX = "model.safetensors.index.json"
@@ -155,6 +156,14 @@ OF_FP8: dict[str, Case] = {
         "text-fp8", "Q44", setting("quantization_config", {"quant_method": "nvfp4"}), 5,
         ["nvfp4", "fp8"],
     ),
+    "codes of another kind": (
+        "text-fp8", "Q40", setting("quantization_config", "fmt", "e5m2"), 5,
+        ["fmt", "'e5m2'", "'e4m3'"],
+    ),
+    "a list as quantisation": (
+        "text-fp8", "Q40", setting("quantization_config", [1]), 3,
+        ["quantization_config: found [1], expected an object"],
+    ),
 }  # fmt: skip
 OF_ALL: dict[str, Case] = {
     "sizes of heads": ("image-text", "Q8", entry(BUFFER, 1, 12345), 3, [BUFFER, "12345"]),
@@ -204,6 +213,31 @@ def test_a_checkpoint_that_is_not_sound(name: str, tmp_path: Path, ntool: Run) -
     options = ["--text-only"] if case == "text-fp8" else []
     message = refused(ntool, source, *options, code=code)
     assert [w for w in words if w not in message] == [], message
+
+
+def test_odd_scales_are_told(tmp_path: Path, ntool: Run) -> None:
+    """Scales of 0 and below are sound numbers that no writer means."""
+
+    def change(files: Files, config: dict[str, Any]) -> None:
+        for name, value in ((f"{EXPERT}.weight_scale_inv", 0), (f"{OTHER}.weight_scale_inv", -1)):
+            dtype, array = home(files, name)[name]
+            array = array.copy()
+            array[0, 0] = value
+            home(files, name)[name] = (dtype, array)
+        config["quantization_config"] |= {"activation_scheme": "static", "fmt": "e4m3"}
+
+    source = changed(tmp_path, "text-fp8", change)
+    out = tmp_path / "pkg"
+    done = ntool("export-component", source, "-o", out, "--text-only")
+    told = {p["code"]: p for p in done.of("problem")}
+    assert told.keys() == {"bad-scale", "zero-scale"}
+    assert {p["severity"] for p in told.values()} == {"warning"}
+    assert told["bad-scale"]["name"] == f"{OTHER}.weight_scale_inv"
+    assert "found -1.0, expected a positive number" in told["bad-scale"]["message"]
+    assert "1 scales are or hold 0" in told["zero-scale"]["message"]
+    assert "warning: " in done.err and OTHER in done.err
+    report = json.loads((out / "weight-loading-report.json").read_text())
+    assert report["activation_scheme"] == {"found": "static", "used": False}
 
 
 def test_a_tensor_in_two_files(tmp_path: Path, ntool: Run) -> None:

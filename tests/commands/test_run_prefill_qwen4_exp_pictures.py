@@ -226,3 +226,89 @@ def test_the_token_of_videos_ends_a_decode(package, tmp_path, ntool, monkeypatch
     done = ntool("run-prefill", package, "--tokens", "1,2", "--decode", 3, code=5)
     assert [t["id"] for t in done.of("token")] == [102]
     assert "decode: token 0: token id 102 is that of a video" in done.err
+
+
+MARK = "<|image_pad|>"
+WHERE: dict[str, tuple[list[Any], int, list[Any]]] = {
+    # messages, pictures of --image, and the text with a number for the tokens of each picture
+    "text": ([{"role": "user", "text": f"x{MARK}y", "images": ["a.png"]}], 0, ["u:x", 4, "y"]),
+    "one of two": (
+        [{"role": "user", "text": f"x{MARK}y", "images": ["a.png", "b.png"]}],
+        0,
+        ["u:", (4,), "x", 8, "y"],
+    ),
+    "content": ([{"role": "user", "content": f"x{MARK}"}], 1, ["u:x", 4]),
+    "text of a list": (
+        [{"role": "user", "content": [{"type": "text", "text": f"x{MARK}y"}]}],
+        1,
+        ["u:x", 4, "y"],
+    ),
+    "two of one": (
+        [{"role": "user", "text": f"{MARK}x{MARK}", "images": ["b.png"]}],
+        1,
+        ["u:", 8, "x", 4],
+    ),
+    "earlier turn": (
+        [
+            {"role": "user", "content": f"x{MARK}"},
+            {"role": "assistant", "content": "yes"},
+            {"role": "user", "text": f"z{MARK}", "images": ["c.png"]},
+        ],
+        1,
+        ["u:x", 4, "E", "a:yes", "E", "u:z", 6],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WHERE)
+def test_placeholders_in_conversations(name, package, ids, images, tmp_path, ntool) -> None:
+    """A placeholder in a text takes the message's own pictures first, then those of --image."""
+    messages, count, parts = WHERE[name]
+    for path in images:
+        shutil.copy(path, tmp_path)
+    (tmp_path / "talk.json").write_text(json.dumps(messages))
+    given = [o for path in images[:count] for o in ("--image", path)]
+    found = prefilled(ntool, tmp_path, package, "--messages", tmp_path / "talk.json", *given)
+    wanted: list[int] = []
+    for part in parts:
+        if part == "E":
+            wanted.append(IM_END)
+        elif isinstance(part, int):  # the bare placeholder, as the text has it
+            wanted += [PICTURE] * part
+        else:  # of a picture in front the template writes the tokens around it
+            wanted += ids(*part if isinstance(part, tuple) else [part])
+    assert found["token_ids"].tolist() == [[*wanted, IM_END]]
+
+
+def test_placeholders_and_pictures_of_a_conversation_differ(
+    package, images, tmp_path, ntool
+) -> None:
+    talk = tmp_path / "talk.json"
+    for text, count in ((f"x{MARK}", 0), (f"x{MARK}{MARK}", 1), ("x", 1)):
+        talk.write_text(json.dumps([{"role": "user", "content": text}]))
+        given = ["--image", images[0]] * count
+        done = ntool("run-prefill", package, "--messages", talk, *given, code=2)
+        wanted = f"pictures without a path: found {text.count(MARK)}, expected {count} of --image"
+        assert wanted in done.err
+
+
+def test_a_turned_picture(package, tmp_path, ntool) -> None:
+    """EXIF orientation 6: what is stored as 64 x 128 is 128 high."""
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    rng = np.random.default_rng(5)
+    picture = Image.fromarray(rng.integers(0, 256, (64, 128, 3), np.uint8))
+    picture.save(tmp_path / "a.png", exif=exif)
+    picture.transpose(Image.Transpose.ROTATE_270).save(tmp_path / "b.png")
+    a, b = (
+        prefilled(ntool, tmp_path, package, "--prompt", "x", "--image", tmp_path / name)
+        for name in ("a.png", "b.png")
+    )
+    np.testing.assert_array_equal(a["position_ids"], b["position_ids"])
+    np.testing.assert_array_equal(a["logits"], b["logits"])
+
+
+def test_a_picture_that_is_too_long_is_named(package, tmp_path, ntool) -> None:
+    Image.new("L", (201, 1)).save(tmp_path / "long.png")
+    done = ntool("run-prefill", package, "--prompt", "x", "--image", tmp_path / "long.png", code=3)
+    assert "long.png: picture aspect ratio: found 201 (201x1), expected at most 200" in done.err

@@ -227,6 +227,18 @@ def test_the_skip_list_has_names_and_expressions() -> None:
     assert [p.code for p in bad.problems] == ["bad-skip-list"]
 
 
+def test_a_quantisation_that_is_no_object() -> None:
+    for odd in ([1], "fp8", 5, [], False):
+        settings = read_settings({"text_config": {"quantization_config": odd}})
+        assert settings.method is None
+        assert [p.code for p in settings.problems] == ["bad-quantization"]
+        assert settings.problems[0].message.startswith(f"quantization_config: found {odd}, ")
+    both = {"quantization_config": [1], "compression_config": {"quant_method": "x"}}
+    assert read_settings(both).method == "x" and len(read_settings(both).problems) == 1
+    for nothing in (None, {}):
+        assert read_settings({"quantization_config": nothing}) == read_settings({})
+
+
 def table(dtypes: dict[int, str], form: str = "shard_{}") -> list[Tensor]:
     rows = [tensor(f"ple.t.{form.format(i)}.weight", d, 30, 16) for i, d in dtypes.items()]
     return [*rows, tensor("ple.t.weight_scale", "BF16")]

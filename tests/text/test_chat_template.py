@@ -11,8 +11,12 @@ from typing import Any
 import pytest
 
 from ntool.lib.errors import InputError
+from ntool.lib.text import template_worker
 from ntool.lib.text.chat_template import Template, read_template, render
 
+RENDERED = json.loads(
+    (Path(__file__).parents[1] / "data/chat-templates/rendered.json").read_text("utf-8")
+)
 REAL = Path(__file__).parents[1] / "data/neo-chat/real-tokenizer/tokenizer_config.json.gz"
 
 
@@ -106,6 +110,71 @@ def test_variables_of_the_tokenizer(tmp_path: Path) -> None:
     (tmp_path / "chat_template.jinja").write_text("file{{ eos_token }}")
     found = read_template(tmp_path)
     assert found is not None and found.render() == "file</s>"
+
+
+@pytest.mark.parametrize("case", RENDERED["cases"], ids=lambda case: case["template"][:40])
+def test_templates_that_the_published_code_has_rendered(case: dict[str, str]) -> None:
+    """In this process: one for each would take long."""
+    job = {"template": case["template"], "values": RENDERED["values"], "fuel": 100_000}
+    assert template_worker.render(job) == case["text"]
+
+
+# rendered by the published code too
+ONE = [
+    (
+        "{{ [1.0, 2]|tojson }} {{ {'a': 3/3, 'b': '<'}|tojson(indent=1) }}",
+        '[1.0, 2] {\n "a": 1.0,\n "b": "<"\n}',
+    ),
+    ("a\r\n{{ 'b\r\nc' }}\rd\r\n", "a\nb\nc\nd"),
+    ("{{ tools is iterable }}", "False"),
+    ("{{ messages[0].content.strip().partition('<')[2].index('&') }}", "3"),
+    ("{% if ('a').index('a') == 0 %}{{ ['x-y'][0].rpartition('-') | last }}{% endif %}", "y"),
+    ("{{ {'a': {'b': 'c d'}}.a.b.rsplit(' ', 1)[0] | wordcount }}", "1"),
+    (
+        "{{ raise_exception.partition is defined }}{{ 'a'.casefold() }}{{ not 'a'.istitle() }}",
+        "FalseaTrue",
+    ),
+    ("{{ ['<']|map('tojson')|join }}{% filter tojson %}<{% endfilter %}", '"<""<"'),
+]
+
+
+@pytest.mark.parametrize(("template", "text"), ONE)
+def test_templates_with_what_the_engine_lacks(template: str, text: str) -> None:
+    assert render(template, RENDERED["values"], "t") == text
+
+
+def test_what_is_no_expression_stays() -> None:
+    for text in (
+        "x|tojson y.partition('a') {# z.index(1)|tojson #}",
+        "{% raw %}{{ x|tojson }}{{ a.index('b') }}{% endraw %}",
+        "{{ \"it's|tojson\" }}{{ 'a.index(1)' }}{{ loop.index }}{{ index('a') }}{{ a.strip('-') }}",
+        "{{ 'a' ",
+        "{{ a)b]c",
+        "{% raw %}{{ x|tojson }}",
+        "{# |tojson",
+    ):
+        assert template_worker.adapted(text).replace("|tojson|text_of_json", "|tojson") == text
+    assert template_worker.adapted("{{ a.b(c)[0].index( 'x' ).y }}") == (
+        "{{ (a.b(c)[0]|method_of_text('index', 'x' )).y }}"
+    )
+    assert (
+        template_worker.adapted("{% if (a) .partition('b') %}")
+        == "{% if ((a) |method_of_text('partition','b')) %}"
+    )
+    assert template_worker.adapted("{{ x[{'a': 1}].index(y.index(z)) }}") == (
+        "{{ (x[{'a': 1}]|method_of_text('index',(y|method_of_text('index',z)))) }}"
+    )
+
+
+def test_the_time_of_a_template(monkeypatch: pytest.MonkeyPatch) -> None:
+    template = "{{ strftime_now('%Y-%m-%d %H') }}"
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "86400")
+    assert render(template, {}, "t") == "1970-01-02 00"
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "soon")
+    with pytest.raises(InputError, match="SOURCE_DATE_EPOCH: found 'soon', expected seconds"):
+        render(template, {}, "t")
+    monkeypatch.delenv("SOURCE_DATE_EPOCH")
+    assert render("{{ strftime_now('%Y') }}", {}, "t") >= "2024"
 
 
 NAMED = [{"name": "tool_use", "template": "a"}, {"name": "default", "template": "b"}]

@@ -120,6 +120,7 @@ WRONG: dict[str, tuple[Change, type[Exception], str]] = {
     "added without id": (
         lambda c: c["added_tokens"].append({"content": "zzz"}), InputError, "id, content and spec"
     ),
+    "dropout": (lambda c: c["model"].update(dropout=0.1), Unsupported, "dropout: found 0.1"),
 }  # fmt: skip
 
 
@@ -137,3 +138,10 @@ def test_a_key_twice_is_refused(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text('{"model": {}, "model": {}}')
     with pytest.raises(InputError, match=r"tokenizer\.json"):
         load_json(tmp_path)
+
+
+@pytest.mark.parametrize("dropout", [None, 0, 0.0])
+def test_without_dropout(content, tmp_path: Path, dropout: object) -> None:
+    changed = {**content, "model": {**content["model"], "dropout": dropout}}
+    found = load_json(written(tmp_path, changed))
+    assert found is not None and found.encode(TEXTS[0]) == tokenizer.load(TINY).encode(TEXTS[0])

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from ...checkpoint.tensor import Checkpoint, Tensor
+from ...checkpoint.tensor import Checkpoint, Problem, Tensor
 from ...errors import InputError, Unsupported
 from ...graph.builder import Graph, WeightSource
 from ...package import schema
@@ -109,8 +109,9 @@ class NeoChat:
         """Whether a type is one that only experiments are in."""
         return dtype == "f16" and component in GENERATION_COMPONENTS
 
-    def before_writing(self, bindings: Sequence[Binding]) -> None:
+    def before_writing(self, bindings: Sequence[Binding]) -> list[Problem]:
         """Nothing: headers say everything."""
+        return []
 
     def left(self, tensor: Tensor) -> tuple[str, str] | None:
         """None: every tensor of the family belongs to a component."""

@@ -211,7 +211,10 @@ class Pipeline:
             return self.no_pictures()
         self.need(*SEEING)
         loaded = [load_image(path) for path in images]
-        made = [pictures.preprocess(image, *limits, self.sizes) for image in loaded]
+        made = [
+            pictures.preprocess(image, *limits, self.sizes, f"{path}: picture")
+            for image, path in zip(loaded, images, strict=True)
+        ]
         rows, grids = zip(*made, strict=True)
         encoded = self.encode_rows(np.concatenate(rows), grids)
         return replace(encoded, sizes=tuple(image.size for image in loaded))
@@ -268,7 +271,7 @@ class Pipeline:
         counts = []
         for path in request.images:
             width, height = load_image(path).size
-            w, h = pictures.resized(width, height, lo, hi, F)
+            w, h = pictures.resized(width, height, lo, hi, F, f"{path}: picture")
             counts.append((w // F) * (h // F))
         if request.query is not None:
             return len(self.tokenizer.encode(request.query)), sum(counts)

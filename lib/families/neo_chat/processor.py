@@ -63,7 +63,12 @@ def pixel_limits(task: str, n_images: int = 1) -> tuple[int, int]:
 
 
 def resized(
-    width: int, height: int, min_pixels: int, max_pixels: int, factor: int = 32
+    width: int,
+    height: int,
+    min_pixels: int,
+    max_pixels: int,
+    factor: int = 32,
+    what: str = "picture",
 ) -> tuple[int, int]:
     """(width, height) a picture is resized to: multiples of F with about its aspect ratio.
 
@@ -71,6 +76,8 @@ def resized(
     max_pixels, both shrink by sqrt(h w / max) and round down; if below min_pixels, both grow by
     sqrt(min / (h w)) and round up.
 
+    Args:
+        what: how messages call the picture.
     Raises:
         InputError: a side below 1, or an aspect ratio above 200.
         UsageProblem: limits that contradict each other.
@@ -81,10 +88,10 @@ def resized(
             "pixel limits", found=f"{min_pixels}..{max_pixels}", expected="0 < min <= max"
         )
     if min(width, height) < 1:
-        raise InputError("picture size", found=f"{width}x{height}", expected="at least 1x1")
+        raise InputError(f"{what} size", found=f"{width}x{height}", expected="at least 1x1")
     if max(width, height) / min(width, height) > MAX_ASPECT:
         raise InputError(
-            "picture aspect ratio", found=f"{width}x{height}", expected=f"at most {MAX_ASPECT}:1"
+            f"{what} aspect ratio", found=f"{width}x{height}", expected=f"at most {MAX_ASPECT}:1"
         )
     h = max(factor, round(height / factor) * factor)
     w = max(factor, round(width / factor) * factor)
@@ -171,15 +178,22 @@ def patch_rows(x: F32, patch: int) -> F32:
 
 
 def preprocess(
-    image: Image.Image, min_pixels: int, max_pixels: int, processor: Processor | None = None
+    image: Image.Image,
+    min_pixels: int,
+    max_pixels: int,
+    processor: Processor | None = None,
+    what: str = "picture",
 ) -> tuple[F32, tuple[int, int]]:
     """Patch rows float32 [N, 3 P P] of a picture and its grid (gh, gw) in patches.
 
     Colour, size rule, bicubic resampling, / 255, normalisation, patches.
+
+    Args:
+        what: how messages call the picture.
     Source: `load_image_native` of sensenova_u1.
     """
     p = processor or Processor()
-    w, h = resized(image.width, image.height, min_pixels, max_pixels, p.factor)
+    w, h = resized(image.width, image.height, min_pixels, max_pixels, p.factor, what)
     x = resize(image, w, h).transpose(2, 0, 1).astype(np.float32) / np.float32(255)
     return patch_rows(normalise(x), p.patch), (h // p.patch, w // p.patch)
 

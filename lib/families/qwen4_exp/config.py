@@ -272,14 +272,9 @@ def _renormalise(text: Values) -> bool:
 
 
 def _gate(text: Values) -> str:
-    """Activation of the delta net's output gate; null is `hidden_act`.
-
-    An absent field is refused: what the reference takes for it is not known, and it changes every
-    number.
-    """
-    if "output_gate_type" not in text.values:
-        raise text.wrong("output_gate_type", "none", "'sigmoid', 'silu' or null")
-    gate = text.text("output_gate_type", "silu")
+    """Activation of the delta net's output gate; absent or null it is `hidden_act`, as in the
+    published class."""
+    gate = text.text("output_gate_type", text.text("hidden_act"))
     if gate not in ("sigmoid", "silu"):
         raise text.unsupported("output_gate_type", "'sigmoid' or 'silu'")
     return gate

@@ -12,7 +12,7 @@ from typing import Any
 from ...checkpoint.config import MAX_CONFIG
 from ...checkpoint.folder import read_small
 from ...checkpoint.strict_json import load_object
-from ...checkpoint.tensor import Checkpoint, Tensor
+from ...checkpoint.tensor import Checkpoint, Problem, Tensor
 from ...errors import InputError, Unsupported, UsageProblem
 from ...fp8 import qdq_report, scale_values
 from ...fp8.dense_view import dense_view, watched_scales
@@ -33,6 +33,9 @@ from .ngram_table import rows_of, shard_rows
 from .processor import processor_json
 from .vision import vision_encoder
 from .weights import HEAD, check, check_tied, renamed
+
+MAX_SCHEME = 80
+"""Characters of a name that a report repeats."""
 
 SHARD_NBYTES, MOST_SHARD_NBYTES = 1 << 30, 5_000_000_000
 """Bytes of a data file by default, and at most; a larger tensor has its own."""
@@ -156,20 +159,26 @@ class Qwen4Exp:
         """Whether 16-bit arithmetic is spelled out: CUDA alone is known to have it."""
         return dtype in NARROW and self.wishes.provider != "cuda"
 
-    def before_writing(self, bindings: Sequence[Binding]) -> None:
+    def before_writing(self, bindings: Sequence[Binding]) -> list[Problem]:
         """Compare a stored output head that is tied; look at the values of scales.
 
+        Returns:
+            scales that are sound and odd: negative, or 0.
         Raises:
             InputError: they are not what they must be; names the tensor.
         """
         check_tied(self.source)
         if self.pairs is None or not self.source.folder.local:
-            return  # of a remote checkpoint scales are looked at when they are read
-        _, found = scale_values.check(self.source.folder, self.pairs.scales.values())
+            return []  # of a remote checkpoint scales are looked at when they are read
+        values, found = scale_values.check(self.source.folder, self.pairs.scales.values())
         errors = [p for p in found if p.severity == "error"]
         if errors:
             p = errors[0]
             raise InputError(f"{self.source.source}: {p.file}: tensor '{p.name}': {p.message}")
+        if values.zero:
+            message = f"{values.zero} scales are or hold 0: what they scale is 0"
+            found.append(Problem("zero-scale", message, "warning"))
+        return found
 
     def left(self, tensor: Tensor) -> tuple[str, str] | None:
         """Families that are not executed, buffers that follow from the config, a head that is tied,
@@ -259,6 +268,10 @@ class Qwen4Exp:
                 "shards": sum(len(shard_rows(rows, text.parts)) for rows in heights),
                 "rows": sum(heights),
             }
+        if pairs.settings.activation is not None:
+            # only weights are stored in FP8: what activations are to become concerns no graph
+            scheme = str(pairs.settings.activation)[:MAX_SCHEME]
+            made["activation_scheme"] = {"found": scheme, "used": False}
         if self.quantization is not None:
             made["quantization"] = self.quantization
         return made

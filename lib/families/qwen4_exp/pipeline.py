@@ -79,10 +79,11 @@ class Pipeline:
         Args:
             keep: the state stays on the device, for decoding; else it is arrays.
         Raises:
-            what `see`, `tokens`, `batch` and `run` raise.
+            what `placed`, `see`, `tokens`, `batch` and `run` raise.
             EnvironmentProblem: it does not fit into memory.
         """
         reader = self.reader
+        request = reader.placed(request)
         seen = reader.see(request)
         rows, texts = reader.tokens(request, seen)
         ids, mask = reader.batch(rows, request.pad)

@@ -31,11 +31,15 @@ def read_request(o: Mapping[str, Any]) -> Request:
     if o["raw"] and not o["decode"]:
         raise UsageProblem("--raw without --decode")
     request = from_options(o)
+    if o["raw"] and request.rows > 1:  # a text may have lines of its own
+        raise UsageProblem(
+            "--raw", found=f"{request.rows} rows", expected="one row: records say whose a text is"
+        )
     if o["output"] is not None:
         read = [str(o[k]) for k in READ if o[k] is not None]
         if o["tokens"] is not None and o["tokens"].startswith("@"):
             read.append(o["tokens"][1:])
-        read += [str(path) for path in request.images]
+        read += [str(path) for path in request.pictures]
         check_new_files([str(o["output"])], read, folder_of(o["package"]))
     return request
 
@@ -72,7 +76,7 @@ def run(
         summary = {
             "task": o["task"],
             "tokens": lengths[b],
-            "images": len(request.images),
+            "images": len(request.pictures),
             "next_token": token,
             "next_text": pipeline.reader.text([token]),
             "output": str(output) if output else None,

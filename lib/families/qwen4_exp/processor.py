@@ -8,7 +8,6 @@ Source: docs/qwen4-exp.md, "Image processor".
 from __future__ import annotations
 
 import math
-import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -150,7 +149,12 @@ def check_processor(values: dict[str, Any], where: str) -> None:
 
 
 def smart_resize(
-    height: int, width: int, min_pixels: int, max_pixels: int, factor: int = PATCH * MERGE
+    height: int,
+    width: int,
+    min_pixels: int,
+    max_pixels: int,
+    factor: int = PATCH * MERGE,
+    what: str = "picture",
 ) -> tuple[int, int]:
     """(height, width) a picture is resized to: multiples of F with about its aspect ratio.
 
@@ -158,6 +162,8 @@ def smart_resize(
     max_pixels, both sides shrink by sqrt(h w / max) and round down, to at least F; if it is below
     min_pixels, both grow by sqrt(min / (h w)) and round up.
 
+    Args:
+        what: how messages call the picture.
     Raises:
         InputError: a side below 1, or an aspect ratio above 200.
         UsageProblem: limits that contradict each other.
@@ -167,11 +173,11 @@ def smart_resize(
             "pixel limits", found=f"{min_pixels}..{max_pixels}", expected="0 < min <= max"
         )
     if min(height, width) < 1:
-        raise InputError("picture size", found=f"{width}x{height}", expected="at least 1x1")
+        raise InputError(f"{what} size", found=f"{width}x{height}", expected="at least 1x1")
     aspect = max(height, width) / min(height, width)
     if aspect > MAX_ASPECT:
         raise InputError(
-            "picture aspect ratio",
+            f"{what} aspect ratio",
             found=f"{aspect:g} ({width}x{height})",
             expected=f"at most {MAX_ASPECT}",
         )
@@ -186,11 +192,20 @@ def smart_resize(
 
 
 def to_rgb(image: Image.Image) -> Image.Image:
-    """Any mode converted as it is: transparency is dropped, not composited."""
-    with warnings.catch_warnings():
-        # Pillow advises RGBA for palettes with alpha; the published code does without
-        warnings.simplefilter("ignore", UserWarning)
-        return image.convert("RGB")
+    """RGB; what is transparent, by a channel or by one colour, is composited on white.
+
+    Raises:
+        Unsupported: a mode that Pillow turns into no RGB.
+    """
+    from PIL import Image
+
+    try:
+        if "A" not in image.getbands() and image.info.get("transparency") is None:
+            return image.convert("RGB")
+        white = Image.new("RGBA", image.size, (255, 255, 255, 255))
+        return Image.alpha_composite(white, image.convert("RGBA")).convert("RGB")
+    except ValueError as e:
+        raise Unsupported("picture mode", found=image.mode, expected="one that has RGB") from e
 
 
 def patch_rows(x: F32) -> F32:
@@ -211,14 +226,20 @@ def patch_rows(x: F32) -> F32:
     return np.repeat(one, FRAMES, axis=2).reshape(len(one), -1)  # [N, 1536]
 
 
-def preprocess(image: Image.Image, p: Processor) -> tuple[F32, tuple[int, int, int]]:
+def preprocess(
+    image: Image.Image, p: Processor, what: str = "picture"
+) -> tuple[F32, tuple[int, int, int]]:
     """Patch rows float32 [N, 1536] of a picture and its grid (1, h, w) in patches.
 
     Colour, size rule, bicubic resampling of 8-bit values, / 255, (x - mean) / std, patches.
+
+    Args:
+        what: how messages call the picture.
+    Raises: as `smart_resize` and `to_rgb`.
     """
     from PIL import Image
 
-    h, w = smart_resize(image.height, image.width, p.min_pixels, p.max_pixels)
+    h, w = smart_resize(image.height, image.width, p.min_pixels, p.max_pixels, what=what)
     pixels = np.asarray(to_rgb(image).resize((w, h), Image.Resampling.BICUBIC))
     x = pixels.transpose(2, 0, 1).astype(np.float32) / np.float32(255)
     mean = np.array(p.mean, np.float32)[:, None, None]
@@ -229,7 +250,7 @@ def preprocess(image: Image.Image, p: Processor) -> tuple[F32, tuple[int, int, i
 def _content(p: Processor) -> dict[str, Any]:
     return {
         "schema": "ntool-processor-v1",
-        "color": {"mode": "RGB", "other": "convert, transparency dropped"},
+        "color": {"mode": "RGB", "other": "convert; transparency is composited on white"},
         "resize": {
             "rule": "nearest multiple of factor, half to even, 0 allowed; then shrink or grow",
             "factor": PATCH * MERGE,

@@ -3,48 +3,84 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from ...errors import InputError, UsageProblem
 from ...text.chat_template import Template
-from .request import Message
+from .request import Message, Request
 
 TURN_START, TURN_END = "<|im_start|>", "<|im_end|>"
 
 
-def with_pictures(messages: Sequence[Message], count: int, placeholder: str) -> list[Message]:
-    """The conversation with a picture in the content list for each that has no placeholder yet.
+def placed(request: Request, placeholder: str | None) -> Request:
+    """The request with a place in its conversations for each picture, and `images` in that order.
 
-    They go in front of the text of the last user turn.
+    A picture stands where a part of a content list or a placeholder in a text says. Those of a
+    message's own `images` that its text has no placeholder for stand in front of it, the first ones
+    first; so do those of --image of a single prompt. All other places take the next --image.
 
     Args:
-        count: pictures of the conversation.
+        placeholder: None for a package without pictures, which whoever looks at them will say.
     Raises:
-        UsageProblem: more placeholders than pictures.
+        UsageProblem: places without a picture, or pictures of --image without a place.
     """
-    there = sum(placeholders(m, placeholder) for m in messages)
-    if there > count:
+    chats = [[_in_places(m, placeholder) for m in chat] for chat in request.chats]
+    nameless = sum(files.count(None) for chat in chats for _, files in chat)
+    spare = len(request.images) - nameless
+    if spare > 0 and not request.file and (len(chats) == 1 or placeholder is None):
+        last, its = chats[0].pop()
+        chats[0].append((_in_front(last, spare), [*[None] * spare, *its]))
+    elif spare and request.file:
         raise UsageProblem(
-            f"prompt: {placeholder} placeholders",
-            found=there,
-            expected=f"{count}, the number of pictures",
+            f"{request.file}: pictures without a path",
+            found=nameless,
+            expected=f"{len(request.images)} of --image",
         )
-    if there == count:
-        return list(messages)
-    *earlier, last = messages
-    content = last["content"]
-    text = [{"type": "text", "text": content}] if isinstance(content, str) else content
-    return [*earlier, {**last, "content": [{"type": "image"}] * (count - there) + text}]
-
-
-def placeholders(message: Message, placeholder: str) -> int:
-    """Pictures that a message has a place for, in its content list or in its text."""
-    content = message["content"]
-    if isinstance(content, str):
-        return content.count(placeholder)
-    return sum(
-        1 if part["type"] == "image" else part["text"].count(placeholder) for part in content
+    elif spare:
+        raise UsageProblem(
+            f"{'prompt' if len(chats) == 1 else 'several prompts'}: {placeholder} placeholders",
+            found=nameless,
+            expected=f"{len(request.images)}, the number of pictures",
+        )
+    given = iter(request.images)
+    files = [file for chat in chats for _, some in chat for file in some]
+    return replace(
+        request,
+        chats=tuple(tuple(m for m, _ in chat) for chat in chats),
+        images=tuple(next(given) if file is None else file for file in files),
     )
+
+
+def _in_places(message: Message, placeholder: str | None) -> tuple[Message, list[Path | None]]:
+    """A message as templates know it, with a place for each picture of its own; and the file of
+    each place, None where it names none."""
+    content = message["content"]
+
+    def marks(text: str) -> int:
+        return 0 if placeholder is None else text.count(placeholder)
+
+    bare = {k: v for k, v in message.items() if k != "images"}
+    if not isinstance(content, str):
+        files: list[Path | None] = []
+        for part in content:
+            image = part["type"] == "image"
+            files += [part.get("image")] if image else [None] * marks(part["text"])
+        parts = [{k: v for k, v in part.items() if k != "image"} for part in content]
+        return {**bare, "content": parts}, files
+    own = message.get("images", [])
+    more = marks(content) - len(own)
+    return _in_front(bare, -more), [*own, *[None] * more]
+
+
+def _in_front(message: Message, count: int) -> Message:
+    """A message with `count` pictures, if any, in front of what it says."""
+    content = message["content"]
+    if count <= 0:
+        return message
+    text = [{"type": "text", "text": content}] if isinstance(content, str) else content
+    return {**message, "content": [{"type": "image"}] * count + text}
 
 
 def rendered(

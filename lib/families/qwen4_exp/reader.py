@@ -99,8 +99,19 @@ class Reader:
             return None
         return self.tokenizer.decode(ids, skip_special=skip_special)
 
+    def placed(self, request: Request) -> Request:
+        """The request with a place for each picture: see `prompts.placed`.
+
+        Raises:
+            SourceNotFound: no tokenizer. UsageProblem: places and pictures differ in number.
+        """
+        if not request.chats:
+            return request
+        self.need_tokenizer("--prompt and --messages")
+        return prompts.placed(request, self.placeholder)
+
     def see(self, request: Request) -> Pictures:
-        """The pictures of a request as patch rows; nothing is run.
+        """The pictures of a request that are placed, as patch rows; nothing is run.
 
         Raises:
             SourceNotFound: the package has no vision encoder, or no processor.json.
@@ -125,19 +136,21 @@ class Reader:
         p = pictures.Processor(least, most, p.mean, p.std)
         made = []
         for path in request.images:
-            image = load_image(path)
-            made.append((*pictures.preprocess(image, p), image.size))
+            image = load_image(path, upright=True)
+            made.append((*pictures.preprocess(image, p, f"{path}: picture"), image.size))
         rows, grids, sizes = zip(*made, strict=True)
         return Pictures(np.concatenate(rows), grids, sizes)
 
     def tokens(self, request: Request, seen: Pictures) -> tuple[list[list[int]], list[str]]:
-        """Token ids of each row, and the finished texts that they are from.
+        """Token ids of each row of a request whose pictures are placed, and the finished texts that
+        they are from.
 
         Ids are taken as they are, and so is a finished text, unless it has one image token for each
         picture; those of a conversation's text become as many image tokens as their pictures have.
 
         Raises:
-            SourceNotFound: no tokenizer. UsageProblem: placeholders and pictures differ in number.
+            SourceNotFound: no tokenizer.
+            InputError: a template that writes more or fewer image tokens than there are pictures.
         """
         if request.ids:
             return [list(row) for row in request.ids], []
@@ -149,23 +162,11 @@ class Reader:
                 row = prompts.expand([row], self._image_token, counts)[0]
             return [row], [query]
         tokenizer = self.need_tokenizer("--prompt and --messages")
-        mark = self.placeholder
-        chats = [list(chat) for chat in request.chats]
-        if mark is not None and len(chats) == 1:
-            chats = [prompts.with_pictures(chats[0], len(request.images), mark)]
-        elif mark is not None:
-            there = sum(prompts.placeholders(m, mark) for chat in chats for m in chat)
-            if there != len(request.images):
-                raise UsageProblem(
-                    f"several prompts: {mark} placeholders",
-                    found=there,
-                    expected=f"{len(request.images)}, the number of pictures",
-                )
         picture = ""
         if request.images:
             start, end = (self.spelling(i) for i in self._around)
-            picture = f"{start}{mark}{end}"
-        texts = [prompts.rendered(c, self.template, request.think, picture) for c in chats]
+            picture = f"{start}{self.placeholder}{end}"
+        texts = [prompts.rendered(c, self.template, request.think, picture) for c in request.chats]
         rows = [tokenizer.encode(text) for text in texts]
         if self._image_token is None:
             return rows, texts

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,8 @@ MAX_ROWS = 4096
 
 Message = dict[str, Any]
 """`role`, and `content`: a string, or a list of `{"type": "text", "text"}` and
-`{"type": "image"}`."""
+`{"type": "image"}`. Until `prompts.placed` has said where each picture stands, an image of a list
+may have its file, `image`, and a message may have files of pictures, `images`, beside a string."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,9 @@ class Request:
         query: one finished text; or
         ids: token ids, one sequence a row.
         prompt: what was typed, for the file's metadata.
-        images: pictures in the order of their placeholders, row after row.
+        file: the conversation's file, or "" for prompts.
+        images: pictures of --image. Once they are placed all pictures, in the order of their
+            placeholders, row after row.
         think: the template's `enable_thinking`.
         limits: (least, most) pixels of a picture in place of the package's, each or None.
         pad: id at padded positions, or None for the package's.
@@ -51,6 +54,7 @@ class Request:
     query: str | None = None
     ids: tuple[tuple[int, ...], ...] = ()
     prompt: tuple[str, ...] = ()
+    file: str = ""
     images: tuple[Path, ...] = ()
     think: bool = False
     limits: tuple[int | None, int | None] = (None, None)
@@ -60,6 +64,18 @@ class Request:
     def rows(self) -> int:
         """B, the number of sequences."""
         return len(self.chats) or len(self.ids) or 1
+
+    @property
+    def pictures(self) -> tuple[Path, ...]:
+        """All pictures: those of --image, and those that messages name."""
+        return (*self.images, *(p for chat in self.chats for m in chat for p in named(m)))
+
+
+def named(message: Message) -> list[Path]:
+    """The files of pictures that a message names itself, in order."""
+    content = message["content"]
+    parts = () if isinstance(content, str) else content
+    return [*message.get("images", ()), *(p["image"] for p in parts if "image" in p)]
 
 
 def from_options(o: Mapping[str, Any]) -> Request:
@@ -102,8 +118,9 @@ def from_options(o: Mapping[str, Any]) -> Request:
     if o["messages"] is not None:
         if o["system"] is not None:
             raise UsageProblem("--messages names system text itself")
-        chat, images = read_messages(o["messages"], images)
-        return _checked(Request(chats=(chat,), images=images, **rest))
+        chat = read_messages(o["messages"])
+        file = str(o["messages"])
+        return _checked(Request(chats=(chat,), file=file, images=images, **rest))
     if o["prompt_file"] is not None:
         typed = (read_text(o["prompt_file"]),)
     system = [{"role": "system", "content": o["system"]}] if o["system"] else []
@@ -123,59 +140,36 @@ def _refuse_other_options(o: Mapping[str, Any]) -> None:
 
 def _checked(request: Request) -> Request:
     lo, hi = request.limits
-    if not request.images and (lo, hi) != (None, None):
+    if not request.pictures and (lo, hi) != (None, None):
         raise UsageProblem("--min-pixels and --max-pixels need --image")
     if lo is not None and hi is not None and lo > hi:
         raise UsageProblem("--min-pixels", found=lo, expected=f"<= --max-pixels {hi}")
     return request
 
 
-def read_messages(
-    path: Path, images: Sequence[Path] = ()
-) -> tuple[tuple[Message, ...], tuple[Path, ...]]:
-    """A JSON list of messages, and all their pictures in order.
+def read_messages(path: Path) -> tuple[Message, ...]:
+    """A JSON list of messages.
 
     A message has `role` and `content`: text, or a list of `{"type": "text", "text": ...}` and
-    `{"type": "image"}`. An `image` names a picture beside the messages file, or takes the next of
-    `images`. `text` and `images` (a list of paths, put in front) stand for a `content` too;
-    `reasoning_content` goes to the template as it is.
+    `{"type": "image"}`, whose `image` names a picture beside the messages file. `text` and `images`
+    (a list of paths) stand for a `content` too; `reasoning_content` goes to the template as it is.
 
     Raises:
         SourceNotFound, InputError: no such file; not that; names the message.
-        UsageProblem: more or fewer pictures without a path than `images`.
     """
     rows = read_list(path, "messages")
     piped = str(path) == "-" or not path.is_file()  # a pipe lies beside no pictures
     folder = Path(os.curdir) if piped else path.parent
-    left, used, chat, nameless = list(images), [], [], 0
-    for i, row in enumerate(rows):
-        where = f"{path}: message {i}"
-        message = _message(row, where)
-        content = message["content"]
-        for part in content if isinstance(content, list) else ():
-            name = part.pop("image", None) if part["type"] == "image" else None
-            if part["type"] != "image":
-                continue
-            if name is not None:
-                used.append(folder / name)
-                continue
-            nameless += 1
-            if left:
-                used.append(left.pop(0))
-        chat.append(message)
-    if nameless != len(images):
-        raise UsageProblem(
-            f"{path}: pictures without a path", found=nameless, expected=f"{len(images)} of --image"
-        )
+    chat = [_message(row, f"{path}: message {i}", folder) for i, row in enumerate(rows)]
     if chat[-1]["role"] not in ("user", "tool"):
         raise InputError(f"{path}: last message", found=chat[-1]["role"], expected="user")
-    return tuple(chat), tuple(used)
+    return tuple(chat)
 
 
 KEYS = ("role", "content", "text", "images", "reasoning_content")
 
 
-def _message(row: Any, where: str) -> Message:
+def _message(row: Any, where: str, folder: Path) -> Message:
     odd = [k for k in row if k not in KEYS] if isinstance(row, dict) else [json.dumps(row)]
     if odd:
         raise InputError(where, found=odd[0][:80], expected=f"an object of {', '.join(KEYS)}")
@@ -189,26 +183,27 @@ def _message(row: Any, where: str) -> Message:
         raise InputError(f"{where}: reasoning_content", found=repr(reasoning), expected="text")
     if "content" in row and "images" in row:
         raise InputError(f"{where}: images", expected="pictures in the content")
-    parts = _parts(row, where)
-    pictures = any(isinstance(p, dict) and p["type"] == "image" for p in parts)
-    if pictures and role in ("system", "assistant"):
+    images = row.get("images", [])
+    if not isinstance(images, list) or not all(map(_is_path, images)):
+        raise InputError(f"{where}: images", found=repr(images), expected="a list of paths")
+    given = row["content"] if "content" in row else row["text"]
+    parts = _parts([{"type": "text", "text": given}] if "text" in row else given, where)
+    if role in ("system", "assistant") and (images or any(p["type"] == "image" for p in parts)):
         raise InputError(f"{where}: pictures of role {role}")
-    more = {"reasoning_content": reasoning} if "reasoning_content" in row else {}
-    plain = isinstance(row.get("content", row.get("text")), str) and not pictures
-    content: Any = parts[0]["text"] if plain else parts
-    return {"role": role, "content": content, **more}
+    for part in parts:
+        if "image" in part:
+            part["image"] = folder / part["image"]
+    message = {"role": role, "content": given if isinstance(given, str) else parts}
+    if "reasoning_content" in row:
+        message["reasoning_content"] = reasoning
+    if images:
+        message["images"] = [folder / name for name in images]
+    return message
 
 
-def _parts(row: dict[str, Any], where: str) -> list[dict[str, Any]]:
-    if "text" in row:
-        images = row.get("images", [])
-        if not isinstance(images, list) or not all(map(_is_path, images)):
-            raise InputError(f"{where}: images", found=repr(images), expected="a list of paths")
-        given: Any = [{"type": "image", "image": p} for p in images]
-        given.append({"type": "text", "text": row["text"]})
-    else:
-        given = row["content"]
-        given = [{"type": "text", "text": given}] if isinstance(given, str) else given
+def _parts(given: Any, where: str) -> list[dict[str, Any]]:
+    """A content in parts."""
+    given = [{"type": "text", "text": given}] if isinstance(given, str) else given
     if not isinstance(given, list) or not given:
         raise InputError(f"{where}: content", found=repr(given)[:80], expected="text, or a list")
     for part in given:

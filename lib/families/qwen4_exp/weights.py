@@ -22,6 +22,8 @@ from .ngram_table import shard_rows
 HEAD = "lm_head.weight"
 EMBED = "embed_tokens.weight"
 VISUAL = "model.visual."
+FMT = "e4m3"
+"""`fmt` of a config whose codes are F8_E4M3."""
 TIED = "tie_word_embeddings"
 COMPOSITE = "the text model of a composite checkpoint"
 EXPERTS = "one matrix for each expert in the checkpoint, in a bank here"
@@ -108,10 +110,14 @@ def _pairs(
     """Codes and scales of what is loaded, or None of a checkpoint without FP8.
 
     Raises:
-        Unsupported: another quantisation; FP8 with pictures.
+        InputError: a quantisation that is no object.
+        Unsupported: another quantisation, another kind of codes; FP8 with pictures.
     """
     settings = read_settings(checkpoint.config)
     where = f"{checkpoint.source}: config.json"
+    for p in settings.problems:
+        if p.code == "bad-quantization":
+            raise InputError(f"{where}: {p.message}")
     given = [checkpoint.config.get(key) for key in QUANTIZATION]
     for values in given:
         if isinstance(values, dict) and (name := _method(values)):
@@ -123,6 +129,9 @@ def _pairs(
     kept = [t for name, t in tensors.items() if not name.startswith(families)]
     if settings.method is None and not any(t[1] in FP8 for t in kept):
         return None
+    if settings.fmt not in (None, FMT):
+        found = repr(settings.fmt)
+        raise Unsupported(f"{where}: quantization_config: fmt", found=found, expected=f"'{FMT}'")
     if c.vision is not None and not text_only:
         raise Unsupported(
             f"{where}: FP8 weights together with pictures",

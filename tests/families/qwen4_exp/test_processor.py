@@ -42,6 +42,8 @@ def test_some_sizes_are_refused() -> None:
         processor.smart_resize(8, 0, 1024, 65536)
     with pytest.raises(UsageProblem, match=r"10\.\.5"):
         processor.smart_resize(8, 8, 10, 5)
+    with pytest.raises(InputError, match=r"^here/a\.png: picture aspect ratio: found 201 "):
+        processor.preprocess(Image.new("L", (201, 1)), Processor(1, 65536), "here/a.png: picture")
 
 
 def recorded() -> tuple[Processor, dict[str, np.ndarray]]:
@@ -80,8 +82,9 @@ def test_a_picture_file_of_any_mode(tmp_path: Path) -> None:
     Image.new("RGBA", (40, 64), (255, 0, 51, 0)).save(tmp_path / "a.png")
     rows, grid = processor.preprocess(load_image(tmp_path / "a.png"), p)
     assert grid == (1, 4, 2)
-    # transparency is dropped: red stays red
-    colours = rows.reshape(8, 3, -1)
+    assert (rows == 1).all()  # white, behind what is transparent
+    Image.new("RGB", (40, 64), (255, 0, 51)).save(tmp_path / "a.png")
+    colours = processor.preprocess(load_image(tmp_path / "a.png"), p)[0].reshape(8, 3, -1)
     assert (colours[:, 0] == 1).all() and (colours[:, 1] == -1).all()
     np.testing.assert_allclose(colours[:, 2], 51 / 255 * 2 - 1, atol=1e-6)
     palette = Image.new("P", (32, 32))
