@@ -27,6 +27,7 @@ CODES = {
     "orphan": "error",
     "drift": "error",
     "formatter-changed": "error",
+    "duplicate-output": "error",
 }
 """Code -> severity where nothing softens it."""
 
