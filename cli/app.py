@@ -48,7 +48,10 @@ def application() -> Any:
             app.add_typer(_group(name, *GROUPS[name]), name=name)
         else:
             app.command(name)(_command(name))
-    return typer.main.get_command(app)
+    root_command: Any = typer.main.get_command(app)
+    found = root_command.commands  # groups come last here
+    root_command.commands = {name: found[name] for name in COMMANDS}
+    return root_command
 
 
 def _group(name: str, help: str, commands: tuple[str, ...]) -> typer.Typer:

@@ -16,7 +16,7 @@ COMMANDS: tuple[str, ...] = (
 
 GROUPS: dict[str, tuple[str, tuple[str, ...]]] = {
     "patchgen": (
-        "Patched modelling files: list, generate and check them, and see what they rest on.",
+        "List, generate and check patched modelling files, and see what they rest on.",
         ("check", "list", "generate"),
     ),
 }

@@ -139,6 +139,23 @@ _ntool_takes() {
         'verify-package --format') kind=words choices='jsonl table csv tsv' ;;
         'verify-package --progress') kind=words choices='auto always never plain json' ;;
         'verify-package 1') kind=folder ;;
+        'patchgen check --set') kind=text ;;
+        'patchgen check --config-name' | 'patchgen check -c') kind=text ;;
+        'patchgen check --allow') kind=text ;;
+        'patchgen check --format') kind=words choices='jsonl table csv tsv' ;;
+        'patchgen check --progress') kind=words choices='auto always never plain json' ;;
+        'patchgen check '[0-9]*) kind=file ;;
+        'patchgen list --config-name' | 'patchgen list -c') kind=text ;;
+        'patchgen list --format') kind=words choices='jsonl table csv tsv' ;;
+        'patchgen list --progress') kind=words choices='auto always never plain json' ;;
+        'patchgen list '[0-9]*) kind=file ;;
+        'patchgen generate --output' | 'patchgen generate -o') kind=folder ;;
+        'patchgen generate --set') kind=text ;;
+        'patchgen generate --config-name' | 'patchgen generate -c') kind=text ;;
+        'patchgen generate --allow') kind=text ;;
+        'patchgen generate --format') kind=words choices='jsonl table csv tsv' ;;
+        'patchgen generate --progress') kind=words choices='auto always never plain json' ;;
+        'patchgen generate '[0-9]*) kind=file ;;
         'completion --format') kind=words choices='jsonl table csv tsv' ;;
         'completion --progress') kind=words choices='auto always never plain json' ;;
         'completion 1') kind=words choices='bash zsh fish' ;;
@@ -146,8 +163,16 @@ _ntool_takes() {
     esac
 }
 
-_ntool_commands='inspect-headers census convert-fp8 convert-experts export-component run-prefill sample-image verify-package completion'
+_ntool_commands='inspect-headers census convert-fp8 convert-experts export-component run-prefill sample-image verify-package patchgen completion'
 _ntool_demos='demo:shapes'
+
+# Sets choices to the commands of a group; fails for other commands.
+_ntool_group() {
+    case $1 in
+        patchgen) choices='check list generate' ;;
+        *) return 1 ;;
+    esac
+}
 
 _ntool_options() {
     case $1 in
@@ -160,6 +185,10 @@ _ntool_options() {
         run-prefill) choices='--prompt --prompt-file --messages --query --tokens --image --task --system --think --min-pixels --max-pixels --pad --decode --raw --all-logits --size --steps --cfg --img-cfg --cfg-norm --cfg-interval --shift --t-eps --seed --rng --latent --device --threads --low-memory --output -o --format --progress --quiet -q --verbose -v --help -h' ;;
         sample-image) choices='--output -o --prompt --image --prompts --messages --query --system --think --min-pixels --max-pixels --prefix --prefix-images-only --prefix-unconditional --size --fit --steps --cfg --img-cfg --cfg-norm --cfg-interval --shift --t-eps --seed --count --rng --latent --save-latent --trace --sheet --no-metadata --device --threads --low-memory --plan --format --progress --quiet -q --verbose -v --help -h' ;;
         verify-package) choices='--check --skip --standard-only --against --no-run --write-manifest --manifest --device --print-schema --format --progress --quiet -q --verbose -v --help -h' ;;
+        patchgen) choices='--help -h' ;;
+        'patchgen check') choices='--fix --diff --ignore-version --set --config-name -c --static --allow --allow-duplicate --allow-findings --json --format --progress --quiet -q --verbose -v --help -h' ;;
+        'patchgen list') choices='--config-name -c --static --json --format --progress --quiet -q --verbose -v --help -h' ;;
+        'patchgen generate') choices='--output -o --stdout --diff --set --config-name -c --static --allow --allow-duplicate --allow-findings --dry-run --json --format --progress --quiet -q --verbose -v --help -h' ;;
         completion) choices='--format --progress --quiet -q --verbose -v --help -h' ;;
         *) choices='' ;;
     esac
@@ -201,6 +230,8 @@ _ntool() {
             fi
         elif [[ -z $command ]]; then
             command=$word
+        elif _ntool_group "$command"; then
+            command+=" $word"
         else
             ((position++))
         fi
@@ -218,7 +249,7 @@ _ntool() {
         _ntool_options "$command"
     elif [[ -z $command ]]; then
         choices=$_ntool_commands
-    else
+    elif ! _ntool_group "$command"; then
         _ntool_takes "$command" "$position" || return 0
     fi
 

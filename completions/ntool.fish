@@ -22,6 +22,8 @@ function __ntool_at --argument-names wanted first last
             case '*'
                 if test -z "$command"
                     set command $word
+                else if contains -- "$command" $__ntool_groups
+                    set command "$command $word"
                 else
                     set position (math $position + 1)
                 end
@@ -164,8 +166,27 @@ set -g __ntool_valued \
     'verify-package --device' \
     'verify-package --format' \
     'verify-package --progress' \
+    'patchgen check --set' \
+    'patchgen check --config-name' \
+    'patchgen check -c' \
+    'patchgen check --allow' \
+    'patchgen check --format' \
+    'patchgen check --progress' \
+    'patchgen list --config-name' \
+    'patchgen list -c' \
+    'patchgen list --format' \
+    'patchgen list --progress' \
+    'patchgen generate --output' \
+    'patchgen generate -o' \
+    'patchgen generate --set' \
+    'patchgen generate --config-name' \
+    'patchgen generate -c' \
+    'patchgen generate --allow' \
+    'patchgen generate --format' \
+    'patchgen generate --progress' \
     'completion --format' \
     'completion --progress'
+set -g __ntool_groups 'patchgen'
 
 complete -c ntool -f
 complete -c ntool -n '__ntool_at \'\'' -l version -d 'Print the version.'
@@ -178,6 +199,7 @@ complete -c ntool -n '__ntool_at \'\'' -a export-component -d 'Export a checkpoi
 complete -c ntool -n '__ntool_at \'\'' -a run-prefill -d 'Run a prompt through the understanding branch'
 complete -c ntool -n '__ntool_at \'\'' -a sample-image -d 'Draw a picture from a prompt, edit pictures, or go on from prefix files'
 complete -c ntool -n '__ntool_at \'\'' -a verify-package -d 'Check a package'
+complete -c ntool -n '__ntool_at \'\'' -a patchgen -d 'List, generate and check patched modelling files, and see what they rest on'
 complete -c ntool -n '__ntool_at \'\'' -a completion -d 'Print the completion script of a shell, to be sourced or saved where the shell looks'
 
 # inspect-headers
@@ -381,6 +403,60 @@ complete -c ntool -n '__ntool_at verify-package' -l quiet -s q -d 'No notes on s
 complete -c ntool -n '__ntool_at verify-package' -l verbose -s v -d 'Details and tracebacks on stderr.'
 complete -c ntool -n '__ntool_at verify-package' -l help -s h -d 'Show this message and exit.'
 complete -c ntool -n '__ntool_at verify-package 1 1' -a '(__fish_complete_directories)'
+
+# patchgen
+complete -c ntool -n '__ntool_at patchgen' -l help -s h -d 'Show this message and exit.'
+complete -c ntool -n '__ntool_at patchgen' -a check -d 'Compare committed modules with what their configs give now'
+complete -c ntool -n '__ntool_at patchgen' -a list -d 'List the configs of the project, or those named, with what they patch and write'
+complete -c ntool -n '__ntool_at patchgen' -a generate -d 'Write the patched modules of configs, each whole or not at all'
+
+# patchgen check
+complete -c ntool -n '__ntool_at patchgen check' -l fix -d 'Write what differs.'
+complete -c ntool -n '__ntool_at patchgen check' -l diff -d 'Diffs have to be there, not only to be right.'
+complete -c ntool -n '__ntool_at patchgen check' -l ignore-version -d 'Versions in the header do not count.'
+complete -c ntool -n '__ntool_at patchgen check' -l set -x -d 'Take the source module from this folder of the import path.'
+complete -c ntool -n '__ntool_at patchgen check' -l config-name -s c -x -d 'Variable that is the PatchConfig.'
+complete -c ntool -n '__ntool_at patchgen check' -l static -d 'Read configs as syntax; run nothing of them.'
+complete -c ntool -n '__ntool_at patchgen check' -l allow -x -d 'Findings that are no errors here. May be repeated.'
+complete -c ntool -n '__ntool_at patchgen check' -l allow-duplicate -d 'As --allow duplicate-target: the last one wins.'
+complete -c ntool -n '__ntool_at patchgen check' -l allow-findings -d 'Write in spite of errors; the exit code stays 1.'
+complete -c ntool -n '__ntool_at patchgen check' -l json -d 'As --format jsonl.'
+complete -c ntool -n '__ntool_at patchgen check' -l format -x -a 'jsonl table csv tsv' -d 'Form of the records. Default: table on a terminal, else jsonl.'
+complete -c ntool -n '__ntool_at patchgen check' -l progress -x -a 'auto always never plain json' -d 'Progress on stderr.'
+complete -c ntool -n '__ntool_at patchgen check' -l quiet -s q -d 'No notes on stderr.'
+complete -c ntool -n '__ntool_at patchgen check' -l verbose -s v -d 'Details and tracebacks on stderr.'
+complete -c ntool -n '__ntool_at patchgen check' -l help -s h -d 'Show this message and exit.'
+complete -c ntool -n '__ntool_at patchgen check 1 9999' -r -F
+
+# patchgen list
+complete -c ntool -n '__ntool_at patchgen list' -l config-name -s c -x -d 'Variable that is the PatchConfig.'
+complete -c ntool -n '__ntool_at patchgen list' -l static -d 'Read configs as syntax; run nothing of them.'
+complete -c ntool -n '__ntool_at patchgen list' -l json -d 'As --format jsonl.'
+complete -c ntool -n '__ntool_at patchgen list' -l format -x -a 'jsonl table csv tsv' -d 'Form of the records. Default: table on a terminal, else jsonl.'
+complete -c ntool -n '__ntool_at patchgen list' -l progress -x -a 'auto always never plain json' -d 'Progress on stderr.'
+complete -c ntool -n '__ntool_at patchgen list' -l quiet -s q -d 'No notes on stderr.'
+complete -c ntool -n '__ntool_at patchgen list' -l verbose -s v -d 'Details and tracebacks on stderr.'
+complete -c ntool -n '__ntool_at patchgen list' -l help -s h -d 'Show this message and exit.'
+complete -c ntool -n '__ntool_at patchgen list 1 9999' -r -F
+
+# patchgen generate
+complete -c ntool -n '__ntool_at patchgen generate' -l output -s o -x -a '(__fish_complete_directories)' -d 'Write here, not beside the config.'
+complete -c ntool -n '__ntool_at patchgen generate' -l stdout -d 'Write the module of one config to standard output.'
+complete -c ntool -n '__ntool_at patchgen generate' -l diff -d 'Write the diff too; with --stdout only the diff.'
+complete -c ntool -n '__ntool_at patchgen generate' -l set -x -d 'Take the source module from this folder of the import path.'
+complete -c ntool -n '__ntool_at patchgen generate' -l config-name -s c -x -d 'Variable that is the PatchConfig.'
+complete -c ntool -n '__ntool_at patchgen generate' -l static -d 'Read configs as syntax; run nothing of them.'
+complete -c ntool -n '__ntool_at patchgen generate' -l allow -x -d 'Findings that are no errors here. May be repeated.'
+complete -c ntool -n '__ntool_at patchgen generate' -l allow-duplicate -d 'As --allow duplicate-target: the last one wins.'
+complete -c ntool -n '__ntool_at patchgen generate' -l allow-findings -d 'Write in spite of errors; the exit code stays 1.'
+complete -c ntool -n '__ntool_at patchgen generate' -l dry-run -d 'Check and plan; write nothing.'
+complete -c ntool -n '__ntool_at patchgen generate' -l json -d 'As --format jsonl.'
+complete -c ntool -n '__ntool_at patchgen generate' -l format -x -a 'jsonl table csv tsv' -d 'Form of the records. Default: table on a terminal, else jsonl.'
+complete -c ntool -n '__ntool_at patchgen generate' -l progress -x -a 'auto always never plain json' -d 'Progress on stderr.'
+complete -c ntool -n '__ntool_at patchgen generate' -l quiet -s q -d 'No notes on stderr.'
+complete -c ntool -n '__ntool_at patchgen generate' -l verbose -s v -d 'Details and tracebacks on stderr.'
+complete -c ntool -n '__ntool_at patchgen generate' -l help -s h -d 'Show this message and exit.'
+complete -c ntool -n '__ntool_at patchgen generate 1 9999' -r -F
 
 # completion
 complete -c ntool -n '__ntool_at completion' -l format -x -a 'jsonl table csv tsv' -d 'Form of the records. Default: table on a terminal, else jsonl.'
