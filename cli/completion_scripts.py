@@ -318,14 +318,15 @@ def fish(tree: Tree) -> str:
 
 def _fish_command(command: Command, tree: Tree) -> Iterable[str]:
     yield f"\n# {command.name}\n"
-    where = _fish(f"__ntool_at {command.name}")
+    name = _fish(command.name) if " " in command.name else command.name
+    where = _fish(f"__ntool_at {name}")
     for option in command.options:
         yield f"complete -c ntool -n {where} {_fish_option(option, tree)}\n"
     for inner in command.commands:
         yield f"complete -c ntool -n {where} -a {inner.word} -d {_fish(inner.help)}\n"
     for number, argument in enumerate(command.arguments, 1):
         last = 9999 if argument.variadic else number
-        where = _fish(f"__ntool_at {command.name} {number} {last}")
+        where = _fish(f"__ntool_at {name} {number} {last}")
         takes = _fish_value(argument.value, tree).replace("-x ", "", 1)
         if takes not in ("", "-x"):
             yield f"complete -c ntool -n {where} {takes}\n"

@@ -7,6 +7,7 @@ inside go through a concrete syntax tree (tree_edits.py).
 from __future__ import annotations
 
 import ast
+import re
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -173,6 +174,7 @@ class _Builder:
         self._plan, self._source, self.patches = plan, source, patches
         self._cutter = snippets
         self._units, self._footer = units(source)
+        self._head = _head(self._units[0]) if self._units else ""
         self.done: dict[PlannedPatch, tuple[Snippet, Mapped]] = {}
         self._changed: dict[str, str] = {}
         self._dropped = set(plan.dropped)
@@ -202,8 +204,7 @@ class _Builder:
         place = self._insertion()
         futures = [i for i in self._plan.imports if i.module == "__future__"]
         docstring = self._has_docstring()
-        if not self._units:
-            out.add(self._footer, touched=False)
+        out.add(self._head if self._units else self._footer, touched=False)
         for number, unit in enumerate(self._units):
             if futures and number == int(docstring):
                 out.add("".join(render.import_line(i, self._plan.file) for i in futures))
@@ -258,12 +259,9 @@ class _Builder:
         name = unit.name
         definitions = self._source.top_level.get(name, []) if name is not None else []
         if name is not None and name in self.patches.excluded:
-            if out.empty:
-                out.licence(unit.lead)
+            pass
         elif name is not None and (patch := self.patches.replaced.get(name)) is not None:
             if unit.nodes[0] is real(definitions)[-1]:
-                if out.empty:
-                    out.licence(unit.lead)
                 text = (
                     render.external(patch)
                     if isinstance(patch.replacement, External)
@@ -282,8 +280,6 @@ class _Builder:
             text = self._statement(unit, unused)
             if text:
                 out.add(unit.lead + text, touched=False)
-            elif out.empty:
-                out.licence(unit.lead)
         if definitions and unit.nodes[0] is definitions[-1]:
             self._helpers_after(out, str(name))
 
@@ -367,6 +363,20 @@ def _imports(node: ast.stmt) -> bool:
     return any(isinstance(n, ast.Import | ast.ImportFrom) for n in ast.walk(node))
 
 
+def _head(first: Unit) -> str:
+    """Take the comments at the head of a file off its first statement, which may go.
+
+    Comments right above a class or function are its own, unless they speak of a licence; those
+    right above anything else are the file's.
+    """
+    lead = head = first.lead
+    own = re.search(r"(?:^#.*\n)+\Z", lead, re.M)
+    if first.name is not None and own and not re.search("copyright|licen[cs]e|spdx", own[0], re.I):
+        head = lead[: own.start()]
+    first.lead = lead[len(head) :]
+    return head
+
+
 class _Pieces:
     """Text of a module in the making; blank lines around what was put in, others as they were."""
 
@@ -374,10 +384,6 @@ class _Pieces:
         self._parts: list[str] = []
         self._touched = False
         self._blank = 2
-
-    @property
-    def empty(self) -> bool:
-        return not self._parts
 
     def add(self, text: str, *, touched: bool = True, blank: int = 2) -> None:
         """Add text that ends with a line feed.
@@ -396,16 +402,6 @@ class _Pieces:
             text = text.lstrip("\n")
         self._touched, self._blank = touched, blank
         self._parts.append(text)
-
-    def licence(self, lead: str) -> None:
-        """Keep the comments at the head of a file whose first statement goes.
-
-        The block right above the statement is the statement's own.
-        """
-        blocks = lead.rstrip("\n").split("\n\n")
-        kept = "\n\n".join(blocks if lead.endswith("\n\n") else blocks[:-1])
-        if kept.strip():
-            self.add(kept.rstrip("\n") + "\n", touched=False)
 
     def text(self) -> str:
         text = "".join(self._parts).rstrip("\n")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import builtins
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from .source import dotted
 
@@ -179,13 +179,13 @@ class _Visitor(ast.NodeVisitor):
         self.generic_visit(node)
 
     def visit_FunctionDef(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
-        for decorator in node.decorator_list:
-            self.visit(decorator)
-        outer = self._type_parameters(node)
+        outer = self.scope
+        self._head(node)
         self._defaults(node.args)
         for argument in _arguments(node.args):
             self._annotation(argument.annotation)
         self._annotation(node.returns)
+        self.scope = replace(self.scope, where=outer.where)
         bound, declared = _bindings(node.body)
         bound |= {a.arg for a in _arguments(node.args)}
         self._inside("function", bound, declared, node.name, node.body)
@@ -200,14 +200,22 @@ class _Visitor(ast.NodeVisitor):
         self._inside("function", bound, declared, None, [node.body])
 
     def visit_ClassDef(self, node: ast.ClassDef) -> None:
-        for decorator in node.decorator_list:
-            self.visit(decorator)
-        outer = self._type_parameters(node)
+        outer = self.scope
+        self._head(node)
         for part in (*node.bases, *node.keywords):
             self.visit(part)
+        self.scope = replace(self.scope, where=outer.where)
         bound, declared = _bindings(node.body)
         self._inside("class", bound, declared, node.name, node.body)
         self.scope = outer
+
+    def _head(self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> None:
+        """Visit decorators and type parameters; what follows of the head is in their scope, and
+        counts as used by the definition."""
+        self.scope = replace(self.scope, where=_inside(self.scope.where, node.name))
+        for decorator in node.decorator_list:
+            self.visit(decorator)
+        self._type_parameters(node)
 
     def _type_parameters(self, node: ast.AST) -> _Scope:
         """Enter the scope of `[T]`, if there is one; gives the scope to go back to."""
@@ -243,7 +251,7 @@ class _Visitor(ast.NodeVisitor):
         outer = self.scope
         where = outer.where
         if name is not None:
-            where = name if where == MODULE else f"{where}.{name}"
+            where = _inside(where, name)
         self.names.bound |= {n for n in declared if not _bound_around(outer, n)}
         self.scope = _Scope(kind, bound, declared, outer, where)
         before = self._unbound
@@ -314,6 +322,10 @@ class _Visitor(ast.NodeVisitor):
             self._annotation(node.right)
         else:
             self.visit(node)
+
+
+def _inside(where: str, name: str) -> str:
+    return name if where == MODULE else f"{where}.{name}"
 
 
 def _bound_around(scope: _Scope, name: str) -> bool:

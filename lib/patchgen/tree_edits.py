@@ -203,8 +203,12 @@ class _Imports(cst.CSTTransformer):
     def leave_SimpleStatementLine(
         self, original_node: cst.SimpleStatementLine, updated_node: cst.SimpleStatementLine
     ) -> cst.SimpleStatementLine | cst.RemovalSentinel:
-        if updated_node.body:
+        body = updated_node.body
+        if len(body) == len(original_node.body):
             return updated_node
+        if body:
+            last = body[-1].with_changes(semicolon=cst.MaybeSentinel.DEFAULT)
+            return updated_node.with_changes(body=[*body[:-1], last])
         return cst.RemoveFromParent()  # libcst writes `pass` into a block that is left empty
 
 
