@@ -9,16 +9,19 @@ matter and may be anything. Where running and reading are both possible, they gi
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from types import MethodType
 from typing import Any
 
 from ..checkpoint.tensor import Problem
 from ..errors import InputError
+from .discover import Found
 from .model import Code, PatchConfig, Plan, plan_of
+from .run import NoConfig
+from .source import find_module
 from .static_names import Function, bound, used_in_definition, used_when_called
-from .static_scope import Find, Scope, Session
+from .static_scope import Scope, Session
 from .static_values import RECORDS, Definition, Imported, Known, NotStatic, Unknown
 
 
@@ -65,7 +68,7 @@ class Module(Scope):
             self._other(node)
 
     def _define(self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> None:
-        made = Definition(self.file.resolve(), self.name, node)
+        made = Definition(self.file, self.name, node)
         register: list[tuple[ast.expr, Any]] = []
         for decorator in reversed(node.decorator_list):
             if self._touches(decorator):
@@ -232,37 +235,37 @@ def _place(obj: Any) -> Code:
 
 
 def read(
-    file: Path,
-    module: str,
-    find: Find,
+    found: Found,
+    roots: Sequence[Path],
     *,
     variable: str = "config",
-    api_modules: Iterable[str] = (),
+    shim_modules: Iterable[str] = (),
 ) -> tuple[Plan | None, list[Problem]]:
-    """The plan of the config in a file, read as syntax, or None and why not.
+    """The plan of a config, read as syntax, or None and why not.
 
     Args:
-        module: dotted name under which running would import the file.
-        find: the file of an absolute dotted module name, or None.
+        roots: folders that its imports are looked up in, as where it is run.
         variable: the config's name.
-        api_modules: further module names under which `PatchConfig` is ours.
+        shim_modules: further module names under which `PatchConfig` is ours.
     Raises:
+        NoConfig: the file makes nothing of this name.
         InputError: the file cannot be read or is not Python; a field has the wrong type.
     """
-    session = Session(Module, find, frozenset(api_modules))
-    root = session.module(file, module)
-    try:
-        value = root.lookup(variable)
-    except KeyError:
-        value = Unknown("not defined")
+    session = Session(Module, lambda name: find_module(name, roots), frozenset(shim_modules))
+    root = session.module(found.file, found.module)
     problems = session.problems(root)
     if problems:
         return None, problems
-    if isinstance(value, PatchConfig):
-        try:
-            return plan_of(value, str(file.resolve()), module, variable, _place), []
-        except (AttributeError, TypeError) as e:  # something else in one of the lists
-            raise InputError(f"{file}: {variable}: {e}") from e
-    why = value.why if isinstance(value, Unknown) else "something else"
-    text = f"{variable!r} is {why}, expected a PatchConfig"
-    return None, [Problem("not-static", text, file=str(file), malformed=True)]
+    where = f"{found.file}: variable '{variable}'"
+    if variable not in root.names:
+        raise NoConfig(where, found="nothing", expected="a PatchConfig")
+    value = root.lookup(variable)
+    if isinstance(value, Unknown):
+        text = f"{variable!r} is {value.why}, expected a PatchConfig"
+        return None, [Problem("not-static", text, file=str(found.file), malformed=True)]
+    if not isinstance(value, PatchConfig):
+        raise InputError(where, found="something else", expected="a PatchConfig")
+    try:
+        return plan_of(value, str(found.file), found.module, variable, _place), []
+    except (AttributeError, TypeError) as e:  # something else in one of the lists
+        raise InputError(f"{where}: {e}") from e

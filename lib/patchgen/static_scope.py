@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import os
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -77,8 +78,9 @@ class Session:
         if key in self.unreadable:
             raise self.unreadable[key]
         if key not in self.modules:
+            file = Path(os.path.abspath(file))
             try:
-                tree = parse(read_text(key), key)
+                tree = parse(read_text(file), file)
             except InputError as e:
                 self.unreadable[key] = e
                 raise
@@ -240,7 +242,7 @@ class Scope:
             return _module(node.module or "", self.session.find(node.module or ""))
         package = self.name if self.file.name == "__init__.py" else self.name.rpartition(".")[0]
         name = absolute(node, package)
-        parents = self.file.resolve().parents
+        parents = self.file.parents
         folder = parents[min(node.level, len(parents)) - 1]
         if node.module:
             folder = folder.joinpath(*node.module.split("."))
@@ -292,7 +294,7 @@ class Scope:
                 continue
             seen.add(name)
             value = self.names.get(head(name))
-            if isinstance(value, Definition) and value.file == self.file.resolve():
+            if isinstance(value, Definition) and value.file == self.file:
                 left += used_when_called(value.node)
             elif isinstance(value, Unknown):
                 left += value.uses
@@ -323,8 +325,8 @@ class Scope:
         if isinstance(value, Imported):  # a module, handed on whole
             home = self._read(value) if self.session.may_matter(value) else None
             return home is not None and any(home.live(n, seen) for n in list(home.names))
-        if isinstance(value, Definition) and value.file != self.file.resolve():
-            home = self.session.modules[value.file]
+        if isinstance(value, Definition) and value.file != self.file:
+            home = self.session.modules[value.file.resolve()]
             return any(home.live(n, seen) for n in home.reach(used_when_called(value.node)))
         return self._part_of_config(value)
 

@@ -10,16 +10,25 @@ import pytest
 from ntool.lib.checkpoint.tensor import Problem
 from ntool.lib.errors import InputError
 from ntool.lib.patchgen import static
+from ntool.lib.patchgen.discover import Found
 from ntool.lib.patchgen.model import Plan
-from ntool.lib.patchgen.source import find_module
+from ntool.lib.patchgen.run import NoConfig, Session
 
 DATA = Path(__file__).parents[1] / "data"
 PROJECT, FORMS = DATA / "patchgen" / "project", DATA / "patchgen-forms"
 
 
+def found_in(file: Path, root: Path) -> Found:
+    return Found(file, ".".join(file.relative_to(root).with_suffix("").parts))
+
+
 def read(file: Path, root: Path, variable: str = "config") -> tuple[Plan | None, list[Problem]]:
-    module = ".".join(file.relative_to(root).with_suffix("").parts)
-    return static.read(file, module, lambda name: find_module(name, [root]), variable=variable)
+    return static.read(found_in(file, root), [root], variable=variable)
+
+
+def run(file: Path, root: Path, variable: str) -> Plan:
+    with Session() as session:
+        return session.load(found_in(file, root), [root]).plan(variable)
 
 
 def read_text(tmp_path: Path, body: str, **others: str) -> tuple[Plan | None, list[Problem]]:
@@ -226,9 +235,16 @@ def test_files_that_are_not_python(tmp_path: Path) -> None:
 
 
 def test_no_config_of_that_name(tmp_path: Path) -> None:
-    plan, problems = read_text(tmp_path, "del config\n")
+    with pytest.raises(NoConfig, match="variable 'config'"):
+        read_text(tmp_path, "del config\n")
+    with pytest.raises(InputError, match="expected a PatchConfig"):
+        read_text(tmp_path, "config = 3\n")
+    with pytest.raises(InputError, match="a replacement or helper is 3"):
+        read_text(tmp_path, "config.helpers.append(3)\n")
+    with pytest.raises(InputError, match="variable 'config'"):
+        read_text(tmp_path, "config.patches = 'abc'\n")
+    plan, problems = read_text(tmp_path, "import os\nconfig = os.environ\n")
     assert plan is None and [p.code for p in problems] == ["not-static"]
-    assert "'config' is not defined" in problems[0].message
 
 
 def test_nothing_is_run_or_imported(tmp_path: Path) -> None:
