@@ -27,6 +27,13 @@ CODES = {
     "orphan": "error",
     "drift": "error",
     "formatter-changed": "error",
+    "signature-changed": "error",
+    "replacement-lacks-parameter": "error",
+    "decorators-changed": "error",
+    "bases-changed": "error",
+    "fields-changed": "error",
+    "kind-changed": "error",
+    "body-changed": "error",
 }
 """Code -> severity where nothing softens it."""
 

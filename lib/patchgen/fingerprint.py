@@ -13,14 +13,14 @@ from .contract import Missing, Version, facts_at
 from .definitions import Facts, Parameter
 from .model import PatchType, Plan
 
-MARK = "# fingerprint/1 "
-"""Begins each line; the number changes when what is compared does."""
+MARK = "fingerprint/1 "
+"""Begins each line, after `# `; the number changes when what is compared does."""
 
 Stored = dict[tuple[PatchType, str], Facts | Missing]
 
 
 def lines(plan: Plan, version: Version) -> list[str]:
-    """The lines for a header: one for each target of the plan, in order of registration."""
+    """The lines for a header, without `#`: one for each target, in order of registration."""
     keys = dict.fromkeys((p.kind, p.target) for p in plan.patches)
     return [MARK + _encoded(kind, target, facts_at(version, kind, target)) for kind, target in keys]
 
@@ -31,9 +31,9 @@ def stored(text: str) -> Stored:
     for line in text.split("\n"):
         if line and not line.startswith("#"):
             break
-        if line.startswith(MARK):
+        if line.startswith("# " + MARK):
             try:
-                kind, target, facts = _decoded(json.loads(line.removeprefix(MARK)))
+                kind, target, facts = _decoded(json.loads(line.removeprefix("# " + MARK)))
             except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
                 continue
             found[kind, target] = facts
@@ -57,7 +57,8 @@ def _encoded(kind: PatchType, target: str, facts: Facts | Missing) -> str:
             parts=dict(facts.parts),
         )
     kept = {k: v for k, v in record.items() if v}
-    return json.dumps(kept, separators=(",", ":"))
+    # all blanks are inside texts, and a header keeps no two of them together
+    return json.dumps(kept, separators=(",", ":")).replace("  ", "\\u0020\\u0020")
 
 
 def _decoded(record: dict[str, Any]) -> tuple[PatchType, str, Facts | Missing]:

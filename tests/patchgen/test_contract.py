@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ntool.lib.errors import InputError
-from ntool.lib.patchgen import contract, fingerprint, static
+from ntool.lib.patchgen import contract, fingerprint, render, static
 from ntool.lib.patchgen.definitions import shape
 from ntool.lib.patchgen.discover import Found
 from ntool.lib.patchgen.findings import Finding
@@ -68,7 +68,9 @@ def compared(
         versions.append(contract.version_below(path.parent, "kit.modeling"))
     findings = contract.compare(plan, *versions)
     # what a header keeps says the same about the targets
-    kept = fingerprint.stored("\n".join(["# header", *fingerprint.lines(plan, versions[0]), "x"]))
+    head = render.header(plan, "kit==1", [], more=fingerprint.lines(plan, versions[0]))
+    kept = fingerprint.stored(head + "\nimport os\n")
+    assert len(kept) == len(plan.patches)
     again = contract.compare_facts(plan, kept, versions[1])
     around = ("anchor-missing", "import-not-dropped")
     assert [told(f) for f in again] == [told(f) for f in findings if f.code not in around]
@@ -109,6 +111,8 @@ def test_what_is_silent(tmp_path: Path, old: str, new: str) -> None:
          {"signature-changed": {"added": [], "removed": ["values"], "reordered": False}}),
         ("def forward(values, self): return values",
          {"signature-changed": {"added": [], "removed": [], "reordered": True}}),
+        ("def forward(self, values='a   b\\t\u2028'): return values",
+         {"signature-changed": {"added": [], "removed": [], "reordered": False}}),
         ("def forward(self, values=None): return values",
          {"signature-changed": {"added": [], "removed": [], "reordered": False}}),
         ("def forward(self, *, values): return values",
@@ -298,8 +302,9 @@ def test_fingerprints_that_were_edited_count_as_none() -> None:
     plan = plan_of_project("fixkit.models.mini.mini_all_patch_gen_config")
     lines = fingerprint.lines(plan, contract.version_below(DATA / "contract/old", MINI))
     assert len(lines) == len(plan.patches) and all("\n" not in x for x in lines)
+    lines = [f"# {x}" for x in lines]
     kept = fingerprint.stored("\n".join(lines))
     assert len(kept) == len(lines)
     for bad in ("{", "[]", '{"patch":"x","target":"y","kind":"class"}', '{"target":1}', "[" * 9999):
-        text = "\n".join([fingerprint.MARK + bad, *lines[1:], "import os", lines[0]])
+        text = "\n".join(["# " + fingerprint.MARK + bad, *lines[1:], "import os", lines[0]])
         assert list(fingerprint.stored(text)) == list(kept)[1:]
