@@ -93,18 +93,16 @@ class Module(Scope):
     def _assign(self, node: ast.stmt, targets: list[ast.expr], expression: ast.expr) -> None:
         try:
             value = self._evaluate(expression)
+            for target in targets:
+                self._bind(target, value)
         except NotStatic as e:
-            lives = [t for t in targets if not isinstance(t, ast.Name) and self._touches(t)]
-            if lives or self._touches(expression):
+            stores = [t for t in targets if not isinstance(t, ast.Name)]
+            if any(map(self._touches, [expression, *stores])):
                 raise
             self._forget(node)
             uses = frozenset(used_when_called(expression))
-            for target in targets:
-                if isinstance(target, ast.Name):
-                    self.names[target.id] = Unknown(f"known only by running ({e.why})", uses)
-            return
-        for target in targets:
-            self._bind(target, value)
+            for name in set().union(*map(bound, targets)):
+                self.names[name] = Unknown(f"known only by running ({e.why})", uses)
 
     def _bind(self, target: ast.expr, value: Any) -> None:
         if isinstance(target, ast.Name):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 import dataclasses
 import os
-from collections.abc import Callable, Iterable
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +19,7 @@ from . import model
 from .model import PatchConfig, PatchType
 from .source import absolute, parse, read_text
 from .static_expressions import Evaluator
-from .static_names import bound, head, used_at_once, used_when_called
+from .static_names import bound, head, used_at_once
 from .static_values import (
     BUILTINS,
     FUNCTIONS,
@@ -42,7 +43,7 @@ API_MODULES = ("patchgen", "patch_spec")
 MENTIONS = ("PatchConfig", "patchgen", "patch_gen", "patch_spec")
 """A module whose text has none of these neither makes nor changes a config."""
 
-DYNAMIC = frozenset(("exec", "eval", "globals", "locals", "vars", "__import__", "compile"))
+DYNAMIC = frozenset(("exec", "eval", "globals"))
 """Functions that reach names without naming them."""
 
 Find = Callable[[str], Path | None]
@@ -84,7 +85,8 @@ class Session:
             except InputError as e:
                 self.unreadable[key] = e
                 raise
-            self.modules[key] = module = self.make(self, file, name)
+            module = self.make(self, file, name)
+            self.modules[key] = module
             module.follow(tree.body)
         return self.modules[key]
 
@@ -92,7 +94,11 @@ class Session:
         """Whether a module may make or change a config: its text says so. Others stay unread."""
         if value.file is None or self.offers_api(value.module):
             return False
-        key = value.file.resolve()
+        return self.matters(value.file)
+
+    def matters(self, file: Path) -> bool:
+        """`may_matter`, of a file."""
+        key = file.resolve()
         if key not in self._mentions:
             try:
                 text = read_text(key)
@@ -136,6 +142,7 @@ class Scope:
     def __post_init__(self) -> None:
         self._evaluate = Evaluator(self.lookup, self._of_import).value
         self._stars: list[Imported] = []
+        self.matters = not self.session.modules or self.session.matters(self.file)
         self._deep = False
         """Whether what is followed touches a config, so that any module may be looked into."""
 
@@ -280,55 +287,56 @@ class Scope:
         why = f"known only by running line {getattr(node, 'lineno', 0)}"
         for name in bound(node):
             self.names[name] = Unknown(why)
-        for name in map(head, self.reach(used_at_once(node))):
-            if isinstance(self.names.get(name), list | dict | set):
-                self.names[name] = Unknown(why)
-
-    def reach(self, names: Iterable[str]) -> set[str]:
-        """Names of this module, and those that calling what they stand for could read."""
-        seen: set[str] = set()
-        left = list(names)
-        while left:
-            name = left.pop()
-            if name in seen:
-                continue
-            seen.add(name)
-            value = self.names.get(head(name))
-            if isinstance(value, Definition) and value.file == self.file:
-                left += used_when_called(value.node)
-            elif isinstance(value, Unknown):
-                left += value.uses
-        return seen
+        for scope, name in self._reached(used_at_once(node)):
+            if scope is self and isinstance(self.names.get(head(name)), list | dict | set):
+                self.names[head(name)] = Unknown(why)
 
     def _touches(self, node: ast.AST) -> bool:
         """Whether running this could read or change a config."""
         return self._any_live(used_at_once(node))
 
     def _any_live(self, names: Iterable[str]) -> bool:
-        return any(self.live(name, set()) for name in self.reach(names))
-
-    def live(self, name: str, seen: set[tuple[Path, str]]) -> bool:
-        """Whether a name is a config, part of one, or something of a sibling that reaches one."""
-        if (self.file, name) in seen:
+        if not self.matters:
             return False
-        seen.add((self.file, name))
-        if name in DYNAMIC and name not in self.names:
-            return True
+        return any(scope._is_live(name) for scope, name in self._reached(names))
+
+    def _reached(self, names: Iterable[str]) -> Iterator[tuple[Scope, str]]:
+        """Names, and those that calling what they stand for could read, here and in siblings."""
+        seen: set[tuple[Path, str]] = set()
+        left: deque[tuple[Scope, str]] = deque((self, name) for name in names)
+        while left:
+            scope, name = left.popleft()
+            if (scope.file, name) not in seen:
+                seen.add((scope.file, name))
+                yield scope, name
+                left.extend(scope._behind(name))
+
+    def _behind(self, name: str) -> list[tuple[Scope, str]]:
+        value = self._standing_for(name)
+        if isinstance(value, Imported):  # a module, handed on whole
+            home = self._read(value) if self.session.may_matter(value) else None
+            return [] if home is None else [(home, n) for n in list(home.names)]
+        if isinstance(value, Definition):
+            home = self.session.modules[value.file.resolve()]
+            return [(home, n) for n in value.uses] if home.matters else []
+        return [(self, n) for n in value.uses] if isinstance(value, Unknown) else []
+
+    def _standing_for(self, name: str) -> Any:
+        """What a dotted name stands for, as far as modules that matter go."""
         first, *rest = name.split(".")
         value = self.names.get(first)
         if isinstance(value, Imported) and value.name is None:
             value = self._attribute_of(value, rest)
-        if isinstance(value, Imported):
-            if not self.session.may_matter(value):
-                return False
-            value = self._resolved(value, True)
-        if isinstance(value, Imported):  # a module, handed on whole
-            home = self._read(value) if self.session.may_matter(value) else None
-            return home is not None and any(home.live(n, seen) for n in list(home.names))
-        if isinstance(value, Definition) and value.file != self.file:
-            home = self.session.modules[value.file.resolve()]
-            return any(home.live(n, seen) for n in home.reach(used_when_called(value.node)))
-        return self._part_of_config(value)
+        if isinstance(value, Imported) and self.session.may_matter(value):
+            with suppress(InputError):
+                return self._resolved(value, True)
+        return value
+
+    def _is_live(self, name: str) -> bool:
+        """Whether a name is a config or part of one, or could reach one unnamed."""
+        if name in DYNAMIC and name not in self.names:
+            return bool(self._configs())
+        return self._part_of_config(self._standing_for(name))
 
     def _attribute_of(self, value: Any, names: list[str]) -> Any:
         """What `a.b.c` stands for when `a` is a module, as far as modules that matter go."""

@@ -7,10 +7,12 @@ import copy
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from .model import Code, ImportSpec, Patch, PositionedHelper
+from .static_names import used_when_called
 
 RECORDS = Patch | ImportSpec | PositionedHelper
 """What the lists of a config hold; their fields may be read and set."""
@@ -53,6 +55,11 @@ class Definition:
     def place(self) -> Code:
         """Where it is, as the rest of this package knows it."""
         return Code(str(self.file), self.node.lineno, self.__name__, self.__module__)
+
+    @cached_property
+    def uses(self) -> frozenset[str]:
+        """Names outside of it that calling it could read."""
+        return frozenset(used_when_called(self.node))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Definition:
         return self
