@@ -1,4 +1,4 @@
-"""A long modelling file and a config of many patches, and what patching and comparing them costs."""
+"""A long modelling file and a config of many patches: what patching and comparing them costs."""
 
 from __future__ import annotations
 
