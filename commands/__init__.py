@@ -9,6 +9,16 @@ COMMANDS: tuple[str, ...] = (
     "run-prefill",
     "sample-image",
     "verify-package",
+    "patchgen",
     "completion",
 )
 """The subcommands, in the order in which a pipeline uses them."""
+
+GROUPS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "patchgen": (
+        "Patched modelling files: list, generate and check them, and see what they rest on.",
+        ("check", "list", "generate"),
+    ),
+}
+"""Commands that have commands of their own: what each is for, and the names of those. `list` of
+`patchgen` is the function `patchgen_list` in `patchgen_list.py`."""

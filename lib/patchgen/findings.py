@@ -34,6 +34,7 @@ CODES = {
     "fields-changed": "error",
     "kind-changed": "error",
     "body-changed": "error",
+    "duplicate-output": "error",
 }
 """Code -> severity where nothing softens it."""
 
