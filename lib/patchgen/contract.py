@@ -44,10 +44,11 @@ class Version:
     library: Library
 
 
-def version_below(root: Path, module: str) -> Version:
+def version_below(root: Path, module: str, also: Sequence[Path] = ()) -> Version:
     """The module of a dotted name in one version of its library.
 
     Args:
+        also: where else to look for what the module imports.
         root: a folder on the import path; a folder that holds the end of the module's path (the
             package's own, or one with the file alone); a checkout with `src`; an environment; or
             the file itself.
@@ -55,19 +56,20 @@ def version_below(root: Path, module: str) -> Version:
         InputError: it has no such module, or that is not Python.
     """
     if root.is_file():
-        return _version(root, module, ())
+        return _version(root, module, also)
     parts = module.split(".")
     if root.is_dir():
         for top in (root, root / "src", *sorted(root.glob("lib/python3*/site-packages"))):
             file = _file_of(top, parts)
             if file is not None:
-                return _version(file, module, (top,))
+                return _version(file, module, (top, *also))
         for skipped in range(1, len(parts)):
             file = _file_of(root, parts[skipped:])
             if file is not None:
                 top = Path(os.path.abspath(root))
                 inside = list(top.parts[-skipped:]) == parts[:skipped]  # root is the package's own
-                return _version(file, module, (top.parents[skipped - 1],) if inside else ())
+                above = (top.parents[skipped - 1],) if inside else ()
+                return _version(file, module, (*above, *also))
     raise InputError(f"{root}: source module '{module}' is not below it", expected="a Python file")
 
 
@@ -80,7 +82,8 @@ def _file_of(folder: Path, parts: Sequence[str]) -> Path | None:
 
 
 def _version(file: Path, module: str, roots: Sequence[Path]) -> Version:
-    return Version(SourceModule(file, module, read_text(file)), Library(roots))
+    source = SourceModule(file, module, read_text(file))
+    return Version(source, Library(roots, {module: source}))
 
 
 def definitions(
