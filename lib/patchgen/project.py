@@ -163,12 +163,12 @@ class Project:
     def _load(self, session: Session, found: Found, outcome: Outcome) -> None:
         roots = roots_of(found, self.settings)
         if self._choices.static:
-            from .static import read
+            from . import static
 
             shims = self.settings.shim_modules if self.settings is not None else ()
-            outcome.plan, outcome.problems = read(
-                found, roots, variable=self._choices.variable, shim_modules=shims
-            )
+            reading = static.load(found, roots, shims)
+            self._targets.setdefault(output_folder(found.file), set()).update(reading.target_files)
+            outcome.plan, outcome.problems = reading.plan(self._choices.variable)
             return
         loaded = session.load(found, roots)
         self._targets.setdefault(output_folder(found.file), set()).update(loaded.target_files)

@@ -232,38 +232,58 @@ def _place(obj: Any) -> Code:
     raise InputError(f"a replacement or helper is {obj!r}", expected="a function or class")
 
 
-def read(
-    found: Found,
-    roots: Sequence[Path],
-    *,
-    variable: str = "config",
-    shim_modules: Iterable[str] = (),
-) -> tuple[Plan | None, list[Problem]]:
-    """The plan of a config, read as syntax, or None and why not.
+class Loaded:
+    """A config module that was read.
+
+    Args:
+        found: the module.
+        root: its names after its last statement.
+    """
+
+    def __init__(self, found: Found, root: Scope) -> None:
+        self._found, self._root = found, root
+
+    def plan(self, variable: str) -> tuple[Plan | None, list[Problem]]:
+        """The plan of a variable, or None and why not.
+
+        Raises:
+            NoConfig: the file makes nothing of this name.
+            InputError: it is no PatchConfig; a field has the wrong type.
+        """
+        found, root = self._found, self._root
+        problems = root.session.problems(root)
+        if problems:
+            return None, problems
+        where = f"{found.file}: variable '{variable}'"
+        if variable not in root.names:
+            raise NoConfig(where, found="nothing", expected="a PatchConfig")
+        value = root.lookup(variable)
+        if isinstance(value, Unknown):
+            text = f"{variable!r} is {value.why}, expected a PatchConfig"
+            return None, [Problem("not-static", text, file=str(found.file), malformed=True)]
+        if not isinstance(value, PatchConfig):
+            raise InputError(where, found="something else", expected="a PatchConfig")
+        try:
+            return plan_of(value, str(found.file), found.module, variable, _place), []
+        except (AttributeError, TypeError) as e:  # something else in one of the lists
+            raise InputError(f"{where}: {e}") from e
+
+    @property
+    def target_files(self) -> set[str]:
+        """Names of the files that the configs of this module write, under whatever variable."""
+        values = map(self._root.lookup, list(self._root.names))
+        files = {v.target_file for v in values if isinstance(v, PatchConfig)}
+        return {f for f in files if isinstance(f, str)}
+
+
+def load(found: Found, roots: Sequence[Path], shim_modules: Iterable[str] = ()) -> Loaded:
+    """Read a config module as syntax.
 
     Args:
         roots: folders that its imports are looked up in, as where it is run.
-        variable: the config's name.
         shim_modules: further module names under which `PatchConfig` is ours.
     Raises:
-        NoConfig: the file makes nothing of this name.
-        InputError: the file cannot be read or is not Python; a field has the wrong type.
+        InputError: the file cannot be read or is not Python.
     """
     session = Session(Module, lambda name: find_module(name, roots), frozenset(shim_modules))
-    root = session.module(found.file, found.module)
-    problems = session.problems(root)
-    if problems:
-        return None, problems
-    where = f"{found.file}: variable '{variable}'"
-    if variable not in root.names:
-        raise NoConfig(where, found="nothing", expected="a PatchConfig")
-    value = root.lookup(variable)
-    if isinstance(value, Unknown):
-        text = f"{variable!r} is {value.why}, expected a PatchConfig"
-        return None, [Problem("not-static", text, file=str(found.file), malformed=True)]
-    if not isinstance(value, PatchConfig):
-        raise InputError(where, found="something else", expected="a PatchConfig")
-    try:
-        return plan_of(value, str(found.file), found.module, variable, _place), []
-    except (AttributeError, TypeError) as e:  # something else in one of the lists
-        raise InputError(f"{where}: {e}") from e
+    return Loaded(found, session.module(found.file, found.module))

@@ -22,7 +22,7 @@ MINI = "upkit.models.mini.modeling_mini"
 
 def plan_of_project(name: str) -> Plan:
     file = DATA / "project" / Path(*name.split(".")).with_suffix(".py")
-    plan, problems = static.read(Found(file, name), [DATA / "project"])
+    plan, problems = static.load(Found(file, name), [DATA / "project"]).plan("config")
     assert plan is not None and not problems
     return plan
 
@@ -58,7 +58,7 @@ def compared(
     default = f'@config.override_method("{target}")\ndef changed(self, values): return values\n'
     file = tmp_path / "one_patch_gen_config.py"
     file.write_text(HEAD + (config or default))
-    plan, problems = static.read(Found(file, "one_patch_gen_config"), [tmp_path])
+    plan, problems = static.load(Found(file, "one_patch_gen_config"), [tmp_path]).plan("config")
     assert plan is not None and not problems
     versions = []
     for name, text in (("old", old), ("new", new)):

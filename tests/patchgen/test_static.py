@@ -23,7 +23,7 @@ def found_in(file: Path, root: Path) -> Found:
 
 
 def read(file: Path, root: Path, variable: str = "config") -> tuple[Plan | None, list[Problem]]:
-    return static.read(found_in(file, root), [root], variable=variable)
+    return static.load(found_in(file, root), [root]).plan(variable)
 
 
 def run(file: Path, root: Path, variable: str) -> Plan:
