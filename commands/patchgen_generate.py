@@ -78,6 +78,7 @@ def patchgen_generate(
     with console.stream(main="file") as stream:
         run = generation.Run(diff=diff, whatever=allow_findings, dry_run=dry_run)
         for outcome in project.outcomes():
+            outcome.note_changes()
             stream.write_all("problem", outcome.records())
             stream.write_all("file", run.write(outcome, project))
         stream.write("summary", **run.summary())

@@ -77,7 +77,6 @@ class Run(Counts):
 
     def write(self, outcome: Outcome, project: Project) -> Iterator[dict[str, Any]]:
         """Write the files of a config; gives the fields of `file` records."""
-        outcome.findings += [as_note(f) for f in outcome.changed]
         self.count(outcome)
         if outcome.problems or outcome.path is None:
             return

@@ -14,7 +14,7 @@ from ..errors import InputError, NtoolError, UsageProblem
 from . import diff, fingerprint, render
 from .contract import Version, compare, compare_facts, version_below
 from .discover import Found, Settings, find_settings, output_folder, resolve, roots_of, search
-from .findings import Finding, finding, has_errors, softened
+from .findings import Finding, as_note, finding, has_errors, softened
 from .formatter import Formatter
 from .model import Plan
 from .run import NoConfig, Session
@@ -86,6 +86,10 @@ class Outcome:
     def exit_code(self) -> int:
         """3 where it could not be built, 1 with findings of level error, else 0."""
         return 3 if self.problems else 1 if has_errors(self.findings) else 0
+
+    def note_changes(self) -> None:
+        """Take what changed in the source among the findings, as notes: it is generated anew."""
+        self.findings += map(as_note, self.changed)
 
     def records(self) -> Iterator[dict[str, object]]:
         """Fields of its `problem` records."""
