@@ -25,6 +25,7 @@ def as_filter(project: Project, *, diff: bool, whatever: bool, dry_run: bool) ->
 
     code = 0
     for outcome in project.outcomes():
+        outcome.note_changes()
         code = max(code, outcome.exit_code)
         for record in outcome.records():
             if console.format == "jsonl":

@@ -26,7 +26,7 @@ SetSource = Annotated[
     typer.Option(
         "--set",
         metavar="source=DIR",
-        help="Take the source module from this folder of the import path.",
+        help="Take the source module from this folder: as --new of contract.",
     ),
 ]
 Variable = Annotated[
@@ -63,6 +63,7 @@ def choices(
     allow_duplicate: bool,
     json: bool,
     output: Path | None = None,
+    fingerprint: bool = False,
 ) -> Choices:
     """The options that the commands share, as the library takes them."""
     from .lib.patchgen.findings import CODES
@@ -80,13 +81,14 @@ def choices(
         if key != "source" or not value:
             raise typer.BadParameter(f"{word!r} is not source=DIR", param_hint="--set")
         source = Path(value)
-        if not source.is_dir():
-            raise typer.BadParameter(f"{value!r} is no folder", param_hint="--set")
+        if not source.exists():
+            raise typer.BadParameter(f"{value!r} is not there", param_hint="--set")
     return Choices(
         configs=tuple(configs or ()),
         variable=variable,
         static=static,
         source=source,
         output=output,
+        fingerprint=fingerprint,
         allow=tuple(allowed),
     )

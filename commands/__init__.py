@@ -17,7 +17,7 @@ COMMANDS: tuple[str, ...] = (
 GROUPS: dict[str, tuple[str, tuple[str, ...]]] = {
     "patchgen": (
         "List, generate and check patched modelling files, and see what they rest on.",
-        ("check", "list", "generate"),
+        ("contract", "check", "list", "generate"),
     ),
 }
 """Commands that have commands of their own: what each is for, and the names of those. `list` of

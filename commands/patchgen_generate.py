@@ -38,6 +38,13 @@ def patchgen_generate(
     diff: Annotated[
         bool, typer.Option("--diff", help="Write the diff too; with --stdout only the diff.")
     ] = False,
+    fingerprint: Annotated[
+        bool,
+        typer.Option(
+            "--fingerprint",
+            help="Keep in the header what the patches rest on, for check to say what changed.",
+        ),
+    ] = False,
     set_source: SetSource = None,
     variable: Variable = "config",
     static: Static = False,
@@ -60,7 +67,8 @@ def patchgen_generate(
     if stdout and (output is not None or len(configs or ()) != 1):
         raise typer.BadParameter("takes one CONFIG, and no --output", param_hint="--stdout")
     require_libcst()
-    chosen = choices(configs, variable, static, set_source, allow, allow_duplicate, json, output)
+    shared = (configs, variable, static, set_source, allow, allow_duplicate, json)
+    chosen = choices(*shared, output, fingerprint)
     project = Project(chosen)
     if stdout:
         code = as_filter(project, diff=diff, whatever=allow_findings, dry_run=dry_run)
@@ -70,6 +78,7 @@ def patchgen_generate(
     with console.stream(main="file") as stream:
         run = generation.Run(diff=diff, whatever=allow_findings, dry_run=dry_run)
         for outcome in project.outcomes():
+            outcome.note_changes()
             stream.write_all("problem", outcome.records())
             stream.write_all("file", run.write(outcome, project))
         stream.write("summary", **run.summary())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 CODES = {
@@ -27,6 +27,13 @@ CODES = {
     "orphan": "error",
     "drift": "error",
     "formatter-changed": "error",
+    "signature-changed": "error",
+    "replacement-lacks-parameter": "error",
+    "decorators-changed": "error",
+    "bases-changed": "error",
+    "fields-changed": "error",
+    "kind-changed": "error",
+    "body-changed": "error",
     "duplicate-output": "error",
 }
 """Code -> severity where nothing softens it."""
@@ -71,6 +78,11 @@ def finding(code: str, name: str, message: str, *, note: bool = False, **details
     return Finding(code, name, message, severity, details)
 
 
+def as_note(found: Finding, more: str = "") -> Finding:
+    """A finding that is no error, with more words to its message."""
+    return replace(found, message=found.message + more, severity="info")
+
+
 def softened(findings: Iterable[Finding], allowed: Iterable[str]) -> list[Finding]:
     """The findings, each once; those that are allowed are no errors.
 
@@ -81,7 +93,7 @@ def softened(findings: Iterable[Finding], allowed: Iterable[str]) -> list[Findin
     found = []
     for f in dict.fromkeys(findings):
         if f.severity == "error" and {f.code, f"{f.code}:{f.name}"} & given:
-            f = Finding(f.code, f.name, f.message + " (allowed)", "info", f.details, f.file)
+            f = as_note(f, " (allowed)")
         found.append(f)
     return found
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from .findings import Finding, has_errors
+from .findings import Finding, as_note, has_errors
 from .output import write_all
 from .project import Outcome, Project, drift
 
@@ -118,11 +118,8 @@ class Check(Counts):
                 texts = {outcome.path: outcome.text, outcome.diff_path: outcome.diff}
                 files = {path: texts[path] for path in differing}
                 records = list(self._write(outcome, files, project, False))
-            for found in differing.values():
-                if may_fix:
-                    fixed = f"{found.message} (fixed)"
-                    found = Finding(found.code, found.name, fixed, "info", file=found.file)
-                outcome.findings.append(found)
+            for found in (*outcome.changed, *differing.values()):
+                outcome.findings.append(as_note(found, " (fixed)") if may_fix else found)
         self.count(outcome)
         yield from records
 

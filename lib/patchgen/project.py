@@ -11,9 +11,10 @@ from pathlib import Path
 
 from ..checkpoint.tensor import Problem
 from ..errors import InputError, NtoolError, UsageProblem
-from . import diff, render
+from . import diff, fingerprint, render
+from .contract import Version, compare, compare_facts, version_below
 from .discover import Found, Settings, find_settings, output_folder, resolve, roots_of, search
-from .findings import Finding, finding, has_errors, softened
+from .findings import Finding, as_note, finding, has_errors, softened
 from .formatter import Formatter
 from .model import Plan
 from .run import NoConfig, Session
@@ -30,7 +31,8 @@ class Choices:
         configs: dotted names or files; none means all of the settings' search root.
         variable: name of the PatchConfig in its module.
         static: read configs as syntax instead of running them.
-        source: folder to look the source up in before all others.
+        source: version of the source to use, see `contract.version_below`.
+        fingerprint: keep in the header what the patches rest on.
         output: folder to write to instead of the default.
         allow: `CODE` or `CODE:NAME` of findings that are no errors.
     """
@@ -40,6 +42,7 @@ class Choices:
     static: bool = False
     source: Path | None = None
     output: Path | None = None
+    fingerprint: bool = False
     allow: tuple[str, ...] = ()
 
 
@@ -52,6 +55,8 @@ class Outcome:
         problems: why it could not be loaded or built; else a plan and a text are there.
         path: where the module goes; the diff goes beside it.
         source_text: text of the source module.
+        changed: what changed in the source since the committed module was made, where that has a
+            fingerprint.
     """
 
     name: str
@@ -62,6 +67,7 @@ class Outcome:
     path: Path | None = None
     text: str = ""
     source_text: str = ""
+    changed: list[Finding] = field(default_factory=list)
 
     @property
     def diff_path(self) -> Path:
@@ -80,6 +86,10 @@ class Outcome:
     def exit_code(self) -> int:
         """3 where it could not be built, 1 with findings of level error, else 0."""
         return 3 if self.problems else 1 if has_errors(self.findings) else 0
+
+    def note_changes(self) -> None:
+        """Take what changed in the source among the findings, as notes: it is generated anew."""
+        self.findings += map(as_note, self.changed)
 
     def records(self) -> Iterator[dict[str, object]]:
         """Fields of its `problem` records."""
@@ -157,12 +167,12 @@ class Project:
     def _load(self, session: Session, found: Found, outcome: Outcome) -> None:
         roots = roots_of(found, self.settings)
         if self._choices.static:
-            from .static import read
+            from . import static
 
             shims = self.settings.shim_modules if self.settings is not None else ()
-            outcome.plan, outcome.problems = read(
-                found, roots, variable=self._choices.variable, shim_modules=shims
-            )
+            reading = static.load(found, roots, shims)
+            self._targets.setdefault(output_folder(found.file), set()).update(reading.target_files)
+            outcome.plan, outcome.problems = reading.plan(self._choices.variable)
             return
         loaded = session.load(found, roots)
         self._targets.setdefault(output_folder(found.file), set()).update(loaded.target_files)
@@ -182,12 +192,10 @@ class Project:
             if plan is None or path is None:
                 yield outcome
                 continue
-            roots = self._source_roots(plan)
-            library = libraries.setdefault(roots, Library(roots))
             try:
-                built = build(plan, library, snippets)
-                outcome.findings = check(built, library)
-                source = library.module(plan.source_module)
+                version = self._version(plan, libraries)
+                built = build(plan, version.library, snippets)
+                outcome.findings = check(built, version.library)
             except InputError as e:
                 outcome.problems.append(_problem("not-built", e, outcome.file))
                 yield outcome
@@ -196,24 +204,46 @@ class Project:
                 message = f"{written[path]} writes {self.shown(path)} too"
                 outcome.findings.append(finding("duplicate-output", plan.target_file, message))
             written.setdefault(path, plan.module)
-            allowed = self.settings.allow if self.settings is not None else ()
-            outcome.findings = softened(outcome.findings, (*allowed, *self._choices.allow))
+            outcome.findings = softened(outcome.findings, self._allowed)
+            kept = fingerprint.stored(_text_of(path))
+            outcome.changed = softened(compare_facts(plan, kept, version), self._allowed)
             formatter = self._formatter()
             head = render.header(
                 plan,
                 _based_on(plan, self._choices.source),
                 built.patches.applied,
                 formatter.version if formatter else None,
+                fingerprint.lines(plan, version) if kept or self._choices.fingerprint else (),
             )
-            outcome.source_text = source.text
+            outcome.source_text = version.source.text
             text = head + ("\n" + built.text if built.text else "")
             outcome.text = formatter.format(text, path.absolute()) if formatter else text
             yield outcome
 
-    def _source_roots(self, plan: Plan) -> tuple[Path, ...]:
-        first = [self._choices.source] if self._choices.source is not None else []
-        roots = roots_of(Found(Path(plan.file), plan.module), self.settings)
-        return tuple(dict.fromkeys((*first, *roots, *map(Path, sys.path))))
+    def contracts(self, old: Path, new: Path) -> Iterator[Outcome]:
+        """Every config with what changed under its patches between two versions of its source."""
+        for outcome in list(self.plans()):
+            if (plan := outcome.plan) is not None:
+                try:
+                    versions = [version_below(root, plan.source_module) for root in (old, new)]
+                    outcome.findings = softened(compare(plan, *versions), self._allowed)
+                except InputError as e:
+                    outcome.problems.append(_problem("not-compared", e, outcome.file))
+            yield outcome
+
+    @property
+    def _allowed(self) -> tuple[str, ...]:
+        of_project = self.settings.allow if self.settings is not None else ()
+        return (*of_project, *self._choices.allow)
+
+    def _version(self, plan: Plan, libraries: dict[tuple[Path, ...], Library]) -> Version:
+        """The source of a plan, from the folder that was asked for or from the import path."""
+        of_config = roots_of(Found(Path(plan.file), plan.module), self.settings)
+        roots = tuple(dict.fromkeys((*of_config, *map(Path, sys.path))))
+        if self._choices.source is not None:
+            return version_below(self._choices.source, plan.source_module, roots)
+        library = libraries.setdefault(roots, Library(roots))
+        return Version(library.module(plan.source_module), library)
 
     def _formatter(self) -> Formatter | None:
         settings = self.settings
@@ -266,6 +296,14 @@ def _based_on(plan: Plan, source: Path | None) -> str:
     except metadata.PackageNotFoundError:
         names = metadata.packages_distributions().get(top)
         return f"{names[0]}=={metadata.version(names[0])}" if names else "unknown"
+
+
+def _text_of(path: Path) -> str:
+    """Text of a committed file; nothing where there is none that can be read."""
+    try:
+        return committed(path) or ""
+    except InputError:
+        return ""
 
 
 def committed(path: Path) -> str | None:

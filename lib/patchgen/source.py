@@ -14,7 +14,7 @@ import os
 import re
 import tokenize
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -274,11 +274,14 @@ class Library:
 
     Args:
         roots: folders of the import path, in order.
+        known: modules that are not looked for there.
     """
 
-    def __init__(self, roots: Sequence[Path | str]) -> None:
+    def __init__(
+        self, roots: Sequence[Path | str], known: Mapping[str, SourceModule] | None = None
+    ) -> None:
         self.roots = tuple(roots)
-        self._modules: dict[str, SourceModule | None] = {}
+        self._modules: dict[str, SourceModule | None] = dict(known or {})
 
     def module(self, name: str) -> SourceModule:
         """The module of a dotted name.
