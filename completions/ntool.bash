@@ -139,6 +139,13 @@ _ntool_takes() {
         'verify-package --format') kind=words choices='jsonl table csv tsv' ;;
         'verify-package --progress') kind=words choices='auto always never plain json' ;;
         'verify-package 1') kind=folder ;;
+        'patchgen contract --old') kind=folder ;;
+        'patchgen contract --new') kind=folder ;;
+        'patchgen contract --config-name' | 'patchgen contract -c') kind=text ;;
+        'patchgen contract --allow') kind=text ;;
+        'patchgen contract --format') kind=words choices='jsonl table csv tsv' ;;
+        'patchgen contract --progress') kind=words choices='auto always never plain json' ;;
+        'patchgen contract 1') kind=file ;;
         'patchgen check --set') kind=text ;;
         'patchgen check --config-name' | 'patchgen check -c') kind=text ;;
         'patchgen check --allow') kind=text ;;
@@ -169,7 +176,7 @@ _ntool_demos='demo:shapes'
 # Sets choices to the commands of a group; fails for other commands.
 _ntool_group() {
     case $1 in
-        patchgen) choices='check list generate' ;;
+        patchgen) choices='contract check list generate' ;;
         *) return 1 ;;
     esac
 }
@@ -186,9 +193,10 @@ _ntool_options() {
         sample-image) choices='--output -o --prompt --image --prompts --messages --query --system --think --min-pixels --max-pixels --prefix --prefix-images-only --prefix-unconditional --size --fit --steps --cfg --img-cfg --cfg-norm --cfg-interval --shift --t-eps --seed --count --rng --latent --save-latent --trace --sheet --no-metadata --device --threads --low-memory --plan --format --progress --quiet -q --verbose -v --help -h' ;;
         verify-package) choices='--check --skip --standard-only --against --no-run --write-manifest --manifest --device --print-schema --format --progress --quiet -q --verbose -v --help -h' ;;
         patchgen) choices='--help -h' ;;
+        'patchgen contract') choices='--old --new --config-name -c --static --allow --json --format --progress --quiet -q --verbose -v --help -h' ;;
         'patchgen check') choices='--fix --diff --ignore-version --set --config-name -c --static --allow --allow-duplicate --allow-findings --json --format --progress --quiet -q --verbose -v --help -h' ;;
         'patchgen list') choices='--config-name -c --static --json --format --progress --quiet -q --verbose -v --help -h' ;;
-        'patchgen generate') choices='--output -o --stdout --diff --set --config-name -c --static --allow --allow-duplicate --allow-findings --dry-run --json --format --progress --quiet -q --verbose -v --help -h' ;;
+        'patchgen generate') choices='--output -o --stdout --diff --fingerprint --set --config-name -c --static --allow --allow-duplicate --allow-findings --dry-run --json --format --progress --quiet -q --verbose -v --help -h' ;;
         completion) choices='--format --progress --quiet -q --verbose -v --help -h' ;;
         *) choices='' ;;
     esac

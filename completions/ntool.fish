@@ -166,6 +166,13 @@ set -g __ntool_valued \
     'verify-package --device' \
     'verify-package --format' \
     'verify-package --progress' \
+    'patchgen contract --old' \
+    'patchgen contract --new' \
+    'patchgen contract --config-name' \
+    'patchgen contract -c' \
+    'patchgen contract --allow' \
+    'patchgen contract --format' \
+    'patchgen contract --progress' \
     'patchgen check --set' \
     'patchgen check --config-name' \
     'patchgen check -c' \
@@ -406,15 +413,30 @@ complete -c ntool -n '__ntool_at verify-package 1 1' -a '(__fish_complete_direct
 
 # patchgen
 complete -c ntool -n '__ntool_at patchgen' -l help -s h -d 'Show this message and exit.'
+complete -c ntool -n '__ntool_at patchgen' -a contract -d 'Say which patches rest on something that changed between two versions of their source'
 complete -c ntool -n '__ntool_at patchgen' -a check -d 'Compare committed modules with what their configs give now'
 complete -c ntool -n '__ntool_at patchgen' -a list -d 'List the configs of the project, or those named, with what they patch and write'
 complete -c ntool -n '__ntool_at patchgen' -a generate -d 'Write the patched modules of configs, each whole or not at all'
+
+# patchgen contract
+complete -c ntool -n '__ntool_at \'patchgen contract\'' -l old -x -a '(__fish_complete_directories)' -d 'The version patched so far: a folder of the import path, the package\'s own, or one with the file alone.'
+complete -c ntool -n '__ntool_at \'patchgen contract\'' -l new -x -a '(__fish_complete_directories)' -d 'The version to come, in the same form.'
+complete -c ntool -n '__ntool_at \'patchgen contract\'' -l config-name -s c -x -d 'Variable that is the PatchConfig.'
+complete -c ntool -n '__ntool_at \'patchgen contract\'' -l static -d 'Read configs as syntax; run nothing of them.'
+complete -c ntool -n '__ntool_at \'patchgen contract\'' -l allow -x -d 'Findings that are no errors here. May be repeated.'
+complete -c ntool -n '__ntool_at \'patchgen contract\'' -l json -d 'As --format jsonl.'
+complete -c ntool -n '__ntool_at \'patchgen contract\'' -l format -x -a 'jsonl table csv tsv' -d 'Form of the records. Default: table on a terminal, else jsonl.'
+complete -c ntool -n '__ntool_at \'patchgen contract\'' -l progress -x -a 'auto always never plain json' -d 'Progress on stderr.'
+complete -c ntool -n '__ntool_at \'patchgen contract\'' -l quiet -s q -d 'No notes on stderr.'
+complete -c ntool -n '__ntool_at \'patchgen contract\'' -l verbose -s v -d 'Details and tracebacks on stderr.'
+complete -c ntool -n '__ntool_at \'patchgen contract\'' -l help -s h -d 'Show this message and exit.'
+complete -c ntool -n '__ntool_at \'patchgen contract\' 1 1' -r -F
 
 # patchgen check
 complete -c ntool -n '__ntool_at \'patchgen check\'' -l fix -d 'Write what differs.'
 complete -c ntool -n '__ntool_at \'patchgen check\'' -l diff -d 'Diffs have to be there, not only to be right.'
 complete -c ntool -n '__ntool_at \'patchgen check\'' -l ignore-version -d 'Versions in the header do not count.'
-complete -c ntool -n '__ntool_at \'patchgen check\'' -l set -x -d 'Take the source module from this folder of the import path.'
+complete -c ntool -n '__ntool_at \'patchgen check\'' -l set -x -d 'Take the source module from this folder: as --new of contract.'
 complete -c ntool -n '__ntool_at \'patchgen check\'' -l config-name -s c -x -d 'Variable that is the PatchConfig.'
 complete -c ntool -n '__ntool_at \'patchgen check\'' -l static -d 'Read configs as syntax; run nothing of them.'
 complete -c ntool -n '__ntool_at \'patchgen check\'' -l allow -x -d 'Findings that are no errors here. May be repeated.'
@@ -443,7 +465,8 @@ complete -c ntool -n '__ntool_at \'patchgen list\' 1 9999' -r -F
 complete -c ntool -n '__ntool_at \'patchgen generate\'' -l output -s o -x -a '(__fish_complete_directories)' -d 'Write here, not beside the config.'
 complete -c ntool -n '__ntool_at \'patchgen generate\'' -l stdout -d 'Write the module of one config to standard output.'
 complete -c ntool -n '__ntool_at \'patchgen generate\'' -l diff -d 'Write the diff too; with --stdout only the diff.'
-complete -c ntool -n '__ntool_at \'patchgen generate\'' -l set -x -d 'Take the source module from this folder of the import path.'
+complete -c ntool -n '__ntool_at \'patchgen generate\'' -l fingerprint -d 'Keep in the header what the patches rest on, for check to say what changed.'
+complete -c ntool -n '__ntool_at \'patchgen generate\'' -l set -x -d 'Take the source module from this folder: as --new of contract.'
 complete -c ntool -n '__ntool_at \'patchgen generate\'' -l config-name -s c -x -d 'Variable that is the PatchConfig.'
 complete -c ntool -n '__ntool_at \'patchgen generate\'' -l static -d 'Read configs as syntax; run nothing of them.'
 complete -c ntool -n '__ntool_at \'patchgen generate\'' -l allow -x -d 'Findings that are no errors here. May be repeated.'
