@@ -319,6 +319,18 @@ class Plan:
     excluded: tuple[str, ...]
 
 
+_LISTS: dict[str, tuple[str, ...]] = {
+    "patches": ("patch_type", "target", "replacement"),
+    "additional_imports": ("module", "names", "alias", "is_from_import"),
+    "post_import_blocks": (),
+    "helpers": (),
+    "positioned_helpers": ("target", "helper"),
+    "drop_imported_names": (),
+    "exclude": (),
+}
+"""Field of a config -> what each of its elements has."""
+
+
 def plan_of(
     config: Any, file: str, module: str, variable: str, locate: Callable[[Any], Code]
 ) -> Plan:
@@ -348,11 +360,12 @@ def plan_of(
             raise InputError(f"{where}: kind of the patch of {target}: {e}") from e
         replacement: Code | External
         if p.replacement is None:
-            source = text(p.replacement_source, f"replacement of {target}")
+            source = text(getattr(p, "replacement_source", None), f"replacement of {target}")
             replacement = External(*source.rpartition(".")[::2])
         else:
             replacement = place(p.replacement)
-        pairs = dict(p.name_map or {})
+        given = getattr(p, "name_map", None) or {}
+        pairs = dict(given) if isinstance(given, Mapping) else {"": ""}
         if "" in pairs or any(not isinstance(x, str) for pair in pairs.items() for x in pair):
             raise InputError(f"{where}: name_map of {target}", expected="text to text, none empty")
         name = replacement.name
@@ -375,6 +388,15 @@ def plan_of(
             bool(spec.is_from_import),
         )
 
+    for name, attributes in _LISTS.items():
+        values = getattr(config, name)
+        if not isinstance(values, list | tuple | set | frozenset):
+            found = type(values).__name__
+            raise InputError(f"{where}: {name}", found=found, expected="a list")
+        for value in values:
+            if not all(hasattr(value, a) for a in attributes):
+                expected = f"something with {', '.join(attributes)}"
+                raise InputError(f"{where}: {name}", found=repr(value), expected=expected)
     target_file = text(config.target_file, "target_file")
     if not target_file or target_file in (".", "..") or {"/", "\\", "\0"} & {*target_file}:
         raise InputError(f"{where}: target_file", found=target_file, expected="a file name")

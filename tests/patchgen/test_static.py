@@ -241,7 +241,7 @@ def test_no_config_of_that_name(tmp_path: Path) -> None:
         read_text(tmp_path, "config = 3\n")
     with pytest.raises(InputError, match="a replacement or helper is 3"):
         read_text(tmp_path, "config.helpers.append(3)\n")
-    with pytest.raises(InputError, match="variable 'config'"):
+    with pytest.raises(InputError, match="config: patches"):
         read_text(tmp_path, "config.patches = 'abc'\n")
     plan, problems = read_text(tmp_path, "import os\nconfig = os.environ\n")
     assert plan is None and [p.code for p in problems] == ["not-static"]
