@@ -22,8 +22,8 @@ from .static_expressions import Evaluator
 from .static_names import bound, head, used_at_once
 from .static_values import (
     BUILTINS,
+    CONTAINERS,
     FUNCTIONS,
-    METHODS,
     RECORDS,
     Definition,
     Imported,
@@ -358,12 +358,31 @@ class Scope:
                 and value not in BUILTINS.values()
                 and (value not in FUNCTIONS.values())
             )
-        if type(value) in METHODS and depth < 4:
-            if any(value is f for c in self._configs() for f in vars(c).values()):
+        if isinstance(value, CONTAINERS) and depth < 4:
+            if id(value) in self._held():
                 return True
             items = value.values() if isinstance(value, dict) else value
             return any(self._part_of_config(v, depth + 1) for v in items)
         return False
+
+    def _held(self) -> set[int]:
+        """Identities of the containers in configs: also a list that `add_import` was given."""
+        found: set[int] = set()
+        seen: set[tuple[int, bool]] = set()
+        left = [(v, False) for m in self.session.modules.values() for v in m.names.values()]
+        while left:
+            value, inside = left.pop()
+            if (id(value), inside) in seen:
+                continue
+            seen.add((id(value), inside))
+            if isinstance(value, PatchConfig | RECORDS):
+                left += ((v, True) for v in vars(value).values())
+            elif isinstance(value, CONTAINERS):
+                if inside:
+                    found.add(id(value))
+                items = value.values() if isinstance(value, dict) else value
+                left += ((v, inside) for v in items)
+        return found
 
     def _configs(self) -> list[PatchConfig]:
         found = (v for m in self.session.modules.values() for v in m.names.values())

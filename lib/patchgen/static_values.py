@@ -115,6 +115,7 @@ METHODS = {
     list: {"append", "extend", "insert", "remove", "pop", "clear", "reverse", "copy", "index"},
     set: {"add", "update", "discard", "remove", "clear", "copy", "difference_update",
           "intersection_update", "union", "difference"},
-    dict: {"update", "get", "copy", "pop", "clear", "setdefault", "items", "keys", "values"},
+    dict: {"update", "get", "copy", "pop", "clear", "setdefault"},
 }  # fmt: skip
 """Methods of containers that are carried out."""
+CONTAINERS = (list, set, dict, tuple, frozenset)

@@ -87,6 +87,21 @@ def test_reading_knows_the_other_configs_of_a_module(tmp_path: Path) -> None:
         assert done.code == 0, done.err
 
 
+@pytest.mark.parametrize(
+    "config",
+    [
+        ".".join(f.relative_to(REFERENCE / "project").with_suffix("").parts)
+        for f in sorted((REFERENCE / "project").rglob("*_patch_gen_config.py"))
+    ],
+)
+def test_a_config_that_is_read_gives_the_same_module(config: str) -> None:
+    variable = ["-c", "settings"] if "other_name" in config else []
+    options = ["generate", config, "--stdout", "--allow-findings", *variable]
+    run, read = (patchgen(*options, *how, cwd=REFERENCE / "project") for how in ([], ["--static"]))
+    assert (run.code, run.out, run.err) == (read.code, read.out, read.err)
+    assert run.out.startswith("# ====")
+
+
 def test_a_fingerprint_tells_what_changed(tmp_path: Path) -> None:
     project = make_project(tmp_path / "p", GATE, PATCH)
     module = project / "kit/generated/out.py"
