@@ -54,16 +54,16 @@ def lost_fields(
     for place, calls in ours.items():
         fields = library.fields(calls.source, calls.node)
         expected = theirs[place].passed if place in theirs else set()
-        reasons = ["the source's method passes"] if expected - calls.passed else []
+        reasons = ["the source passes it"] if expected - calls.passed else []
         if patch.name_map:
             only = _only_sibling(library, patch, snippet, calls, set(fields))
             if only - calls.passed:
-                reasons.append("only this class has")
+                reasons.append("the class before the map has no such field")
             expected = expected | only
         lost = [f for f in fields if f in expected and f not in calls.passed]
         if not lost:
             continue
-        message = f"{calls.spelled}({', '.join(lost)}) is not passed: {' and '.join(reasons)} it"
+        message = f"{calls.spelled}({', '.join(lost)}) is not passed: {'; '.join(reasons)}"
         if calls.open:
             message += ", unless what is unpacked has it"
         yield finding(

@@ -398,7 +398,8 @@ def plan_of(
                 expected = f"something with {', '.join(attributes)}"
                 raise InputError(f"{where}: {name}", found=repr(value), expected=expected)
     target_file = text(config.target_file, "target_file")
-    if not target_file or target_file in (".", "..") or {"/", "\\", "\0"} & {*target_file}:
+    wrong = target_file in ("", ".", "..") or target_file.endswith(".diff")
+    if wrong or {"/", "\\", "\0"} & {*target_file}:
         raise InputError(f"{where}: target_file", found=target_file, expected="a file name")
     for helper in config.positioned_helpers:
         if getattr(helper, "placement", "after") != "after":

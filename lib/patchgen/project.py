@@ -153,9 +153,13 @@ class Project:
                     if not self._choices.configs:
                         self.skipped.append(f"{outcome.file}: {e.message}")
                         continue
-                    outcome.problems.append(_problem("config-not-loaded", e, outcome.file))
+                    outcome.problems.append(
+                        _problem("config-not-loaded", e, outcome.file, found.file)
+                    )
                 except InputError as e:
-                    outcome.problems.append(_problem("config-not-loaded", e, outcome.file))
+                    outcome.problems.append(
+                        _problem("config-not-loaded", e, outcome.file, found.file)
+                    )
                 if outcome.plan is None:
                     self._unknown.add(output_folder(found.file))
                 else:
@@ -277,8 +281,10 @@ class Project:
         return str(absolute.relative_to(folder) if absolute.is_relative_to(folder) else path)
 
 
-def _problem(code: str, error: NtoolError, file: str) -> Problem:
-    return Problem(code, error.message, file=file, malformed=True)
+def _problem(code: str, error: NtoolError, file: str, path: Path | None = None) -> Problem:
+    """A problem that ends with 3; its message need not begin with the file once more."""
+    message = error.message.removeprefix(f"{path}: ") if path is not None else error.message
+    return Problem(code, message, file=file, malformed=True)
 
 
 def _based_on(plan: Plan, source: Path | None) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -56,9 +57,12 @@ def _module(name: str, **attributes: Any) -> ModuleType:
 
 
 def _installed(name: str) -> bool:
+    """Whether the real package is there, and not only a folder of its name."""
     if name in sys.modules:
-        return True
+        return hasattr(sys.modules[name], "PatchConfig")
     try:
-        return importlib.util.find_spec(name) is not None
+        spec = importlib.util.find_spec(name)
     except (ImportError, ValueError, AttributeError):
         return False
+    places = [] if spec is None else list(spec.submodule_search_locations or ())
+    return any(os.path.isfile(os.path.join(place, "patch_spec.py")) for place in places)

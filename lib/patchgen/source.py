@@ -139,7 +139,8 @@ class Imported:
     def spelled(self) -> frozenset[str]:
         """What `drop_import_names` knows it by: the name, its last part, its alias."""
         full = self.module if self.name is None else self.name
-        return frozenset((full, full.rpartition(".")[2], self.bound))
+        aliases = {a.asname for a in self.node.names if a.name == full and a.asname == self.bound}
+        return frozenset((full, full.rpartition(".")[2], *filter(None, aliases)))
 
 
 class SourceModule:
@@ -356,7 +357,7 @@ class Library:
     def fields(self, source: SourceModule, node: ast.ClassDef, depth: int = 16) -> list[str]:
         """Names of the annotated assignments of a class and its bases, bases first, in order.
 
-        Bases that cannot be read contribute none. `ClassVar` is no field.
+        Bases that cannot be read contribute none. `ClassVar` and `KW_ONLY` are no fields.
         """
         found: dict[str, None] = {}
         if depth:
@@ -369,7 +370,7 @@ class Library:
             if (
                 isinstance(statement, ast.AnnAssign)
                 and isinstance(statement.target, ast.Name)
-                and "ClassVar" not in ast.unparse(statement.annotation)
+                and not re.search(r"\b(ClassVar|KW_ONLY)\b", ast.unparse(statement.annotation))
             ):
                 found[statement.target.id] = None
         return list(found)

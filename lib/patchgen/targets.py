@@ -80,6 +80,10 @@ def effective(plan: Plan, source: SourceModule) -> Effective:
             where = _in_guard(source, anchor) or "not in the source"
             message = f"{helper.name} has no place: {where}"
             say(finding("anchor-missing", anchor, message, helper=helper.name))
+    for helper in plan.helpers:
+        if helper.name in source.top_level and helper.name not in out.excluded:
+            by = f"the source's own {helper.name}"
+            say(finding("shadowed", helper.name, f"the helper is followed by {by}", by=by))
     for name in plan.dropped:
         if not any(name in i.spelled for i in source.imports):
             say(finding("import-not-dropped", name, "the source does not import it"))

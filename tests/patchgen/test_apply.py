@@ -458,6 +458,7 @@ config.patches.append(create_patch_from_external("A", "types", "A"))
         ('config.add_import("a-b")', "add_import: found from a-b import *"),
         ('config.add_import("a", names=["b; import c"])', "add_import"),
         ('config.target_file = "../x.py"', "target_file: found ../x.py"),
+        ('config.target_file = "x.diff"', "target_file: found x.diff"),
         ('config.source_module = "no.such"', "source module 'no.such' is not found"),
         ("config.override_method('A.f', replacement=lambda self: 1)", "inside another function"),
         ("config.replace_class('A', replacement=int)", "no class or function of a Python file"),

@@ -60,9 +60,11 @@ config.patches.append(create_patch_from_external(
         [("not-applied", n) for n in ("A", "f", "f.m", "f", "A", "A.m")],
     ),
     "shadowed": (
-        "class A: pass\nclass B: pass\nclass C: pass\n",
+        "class A: pass\nclass B: pass\nclass C: pass\ndef D(): pass\n",
         """
 config.exclude_from_output("A", "C")
+@config.add_helper
+def D(): pass
 @config.override_method("A.m")
 def m(self): pass
 @config.replace_class("B")
@@ -72,7 +74,7 @@ def bm(self): pass
 @config.replace_class("C")
 class NewC: pass
 """,
-        [("shadowed", "A.m"), ("shadowed", "B.m"), ("shadowed", "C")],
+        [("shadowed", n) for n in ("A.m", "B.m", "C", "D")],
     ),
     "duplicate-target": (
         "def f(): return 0\n",
@@ -267,9 +269,9 @@ def f(): pass
         [("decorator-lost", "A"), ("decorator-lost", "f")],
     ),
     "import-not-dropped": (
-        "import a.b\nimport numpy as np\nfrom c import d as e\n",
-        'config.drop_import_names("numpy", "e", "b", "gone")\n',
-        [("import-not-dropped", "gone")],
+        "import a.b\nimport numpy as np\nfrom c import d as e\nimport h.i\n",
+        'config.drop_import_names("numpy", "e", "b", "gone", "h")\n',
+        [("import-not-dropped", "gone"), ("import-not-dropped", "h")],
     ),
     "dead-definition": (
         """\

@@ -181,6 +181,20 @@ def test_the_real_package_is_used_where_it_is_installed(
     assert sys.modules["patchgen"] is real
 
 
+def test_a_folder_of_that_name_is_not_the_real_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = config(tmp_path, "")
+    (root / "patchgen").mkdir()
+    assert load(root).target_file == "out.py"
+    (root / "patchgen/__init__.py").write_text("x = 1\n")
+    assert load(root).target_file == "out.py"
+    (root / "patchgen/__init__.py").write_text("from .patch_spec import PatchConfig, PatchType\n")
+    (root / "patchgen/patch_spec.py").write_text("PatchConfig = PatchType = None\n")
+    with pytest.raises(InputError, match="cannot import name 'create_patch_from_external'"):
+        load(root)
+
+
 def test_what_a_config_prints_is_no_record(tmp_path: Path) -> None:
     done = patchgen("list", cwd=config(tmp_path, "print('hello')\n"))
     assert [r["kind"] for r in done.records] == ["begin", "config", "end"]
