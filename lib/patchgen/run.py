@@ -14,7 +14,7 @@ from ..errors import InputError, printable
 from .discover import SUFFIX, Found
 from .model import Code, Plan, name_of, plan_of
 from .shim import shim
-from .source import DefinitionNode, definition_at, first_line, parse, read_text
+from .source import SourceModule, first_line, parse, read_text
 
 
 class NoConfig(InputError):
@@ -182,7 +182,7 @@ class Files:
     """Files that replacements are defined in, each parsed once."""
 
     def __init__(self) -> None:
-        self._trees: dict[str, ast.Module] = {}
+        self._files: dict[str, SourceModule] = {}
         self._modules: dict[str, str] = {}
 
     def know(self, module: ModuleType) -> None:
@@ -213,27 +213,23 @@ class Files:
         file = code.co_filename if code is not None else self._modules.get(module)
         if file is None or not (isinstance(obj, type) or code is not None):
             raise InputError(f"replacement {what} is no class or function of a Python file")
-        tree = self._tree(file)
+        source = self._file(file, module)
         if code is not None:
             nodes = [
                 n
-                for n in ast.walk(tree)
-                if isinstance(n, DefinitionNode)
-                and n.name == code.co_name
-                and code.co_firstlineno in (first_line(n), n.lineno)
+                for n in source.everywhere.values()
+                if n.name == code.co_name and code.co_firstlineno in (first_line(n), n.lineno)
             ]
         else:
-            nodes = [*_of_class(tree, obj, qualname, file)]
+            nodes = [*_of_class(source.tree, obj, qualname, file)]
         if not nodes:
             raise InputError(f"{file}: the definition of {what} is not found")
-        node = nodes[-1]
-        assert definition_at(tree, node.lineno, node.name) is not None
-        return Code(file, node.lineno, node.name, module)
+        return Code(file, nodes[-1].lineno, nodes[-1].name, module)
 
-    def _tree(self, file: str) -> ast.Module:
-        if file not in self._trees:
-            self._trees[file] = parse(read_text(file), file)
-        return self._trees[file]
+    def _file(self, file: str, module: str) -> SourceModule:
+        if file not in self._files:
+            self._files[file] = SourceModule(Path(file), module, read_text(file))
+        return self._files[file]
 
 
 def _unwrapped(obj: Any) -> Any:

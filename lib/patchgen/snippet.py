@@ -16,7 +16,6 @@ from .source import (
     DefinitionNode,
     SourceModule,
     absolute,
-    definition_at,
     dotted,
     first_line,
     literals,
@@ -60,6 +59,7 @@ class Snippets:
 
     def __init__(self) -> None:
         self._files: dict[tuple[str, str], SourceModule] = {}
+        self._aliases: dict[str, set[str]] = {}
 
     def file(self, code: Code) -> SourceModule:
         """The file that a definition is in."""
@@ -79,12 +79,14 @@ class Snippets:
             InputError: it is not there.
         """
         source = self.file(code)
-        node = definition_at(source.tree, code.line, code.name)
+        node = source.everywhere.get((code.line, code.name))
         if node is None:
             raise InputError(f"{code.file}: line {code.line}: no definition of '{code.name}'")
         lines = [*source.lines]
         first, last = first_line(node), _last_line(node, lines)
-        aliases = _registrar_aliases(source.tree)
+        if code.file not in self._aliases:
+            self._aliases[code.file] = _registrar_aliases(source.tree)
+        aliases = self._aliases[code.file]
         gone = set()
         for decorator in node.decorator_list:
             if registers(decorator, aliases):

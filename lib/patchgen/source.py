@@ -188,6 +188,12 @@ class SourceModule:
                         found.setdefault(inner.name, []).append(inner)
         return found
 
+    @cached_property
+    def everywhere(self) -> dict[tuple[int, str], DefinitionNode]:
+        """(line of `class` or `def`, name) -> definition, at any depth."""
+        nodes = (n for n in ast.walk(self.tree) if isinstance(n, DefinitionNode))
+        return {(n.lineno, n.name): n for n in nodes}
+
     def classes(self, name: str) -> list[ast.ClassDef]:
         """Top-level classes of this name."""
         return [n for n in self.top_level.get(name, ()) if isinstance(n, ast.ClassDef)]
