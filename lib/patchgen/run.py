@@ -232,14 +232,21 @@ class Files:
         return self._files[file]
 
 
+_INSIDE = ("__func__", "fget", "func", "fn")
+"""Where static and class methods, properties, cached properties and compiled functions keep what
+they were made of."""
+
+
 def _unwrapped(obj: Any) -> Any:
     for _ in range(100):
         if isinstance(obj, type):
             return obj
-        inner = getattr(obj, "__wrapped__", None) or getattr(obj, "__func__", None)
-        if inner is None:
+        inner = [getattr(obj, name, None) for name in _INSIDE if not hasattr(obj, "__code__")]
+        inner = [getattr(obj, "__wrapped__", None), *inner]
+        found = next((i for i in inner if callable(i)), None)
+        if found is None:
             return obj
-        obj = inner
+        obj = found
     return obj
 
 

@@ -93,7 +93,7 @@ def test_agrees_with_the_compiler_on_modules_of_the_standard_library() -> None:
     import dataclasses
     import difflib
     import dis
-    import pathlib
+    import tempfile
     import textwrap
     from types import CodeType
 
@@ -108,7 +108,7 @@ def test_agrees_with_the_compiler_on_modules_of_the_standard_library() -> None:
                 found |= globals_of(constant)
         return found
 
-    for module in (argparse, dataclasses, difflib, pathlib, textwrap):
+    for module in (argparse, dataclasses, difflib, tempfile, textwrap):
         with open(str(module.__file__), encoding="utf-8") as f:
             text = f.read()
         names = names_of(ast.parse(text))

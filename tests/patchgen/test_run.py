@@ -106,6 +106,17 @@ else:
 config.add_helper(Twice)
 config.add_helper(Holder.held)
 config.add_helper(functools.wraps)
+class Compiled:
+    def __init__(self, fn): self.fn = fn
+@config.add_helper
+@Compiled
+def compiled(): return 1
+@config.add_helper
+@property
+def prop(self): return 1
+@config.add_helper
+@functools.cached_property
+def cached(self): return 1
 """
     plan = load(config(tmp_path, text))
     (patch,) = plan.patches
@@ -119,6 +130,7 @@ config.add_helper(functools.wraps)
         "def held(): return 1",
     ]
     assert plan.helpers[2].module == "functools"
+    assert [h.name for h in plan.helpers[3:]] == ["compiled", "prop", "cached"]
 
 
 @pytest.mark.parametrize(
