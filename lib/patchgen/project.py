@@ -196,6 +196,10 @@ class Project:
                 version = self._version(plan, libraries)
                 built = build(plan, version.library, snippets)
                 outcome.findings = check(built, version.library)
+                kept = fingerprint.stored(_text_of(path))
+                outcome.changed = softened(compare_facts(plan, kept, version), self._allowed)
+                marked = kept or self._choices.fingerprint
+                prints = fingerprint.lines(plan, version) if marked else []
             except InputError as e:
                 outcome.problems.append(_problem("not-built", e, outcome.file))
                 yield outcome
@@ -205,15 +209,13 @@ class Project:
                 outcome.findings.append(finding("duplicate-output", plan.target_file, message))
             written.setdefault(path, plan.module)
             outcome.findings = softened(outcome.findings, self._allowed)
-            kept = fingerprint.stored(_text_of(path))
-            outcome.changed = softened(compare_facts(plan, kept, version), self._allowed)
             formatter = self._formatter()
             head = render.header(
                 plan,
                 _based_on(plan, self._choices.source),
                 built.patches.applied,
                 formatter.version if formatter else None,
-                fingerprint.lines(plan, version) if kept or self._choices.fingerprint else (),
+                prints,
             )
             outcome.source_text = version.source.text
             text = head + ("\n" + built.text if built.text else "")

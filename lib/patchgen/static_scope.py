@@ -358,8 +358,8 @@ class Scope:
                 and value not in BUILTINS.values()
                 and (value not in FUNCTIONS.values())
             )
-        if isinstance(value, CONTAINERS) and depth < 4:
-            if id(value) in self._held():
+        if isinstance(value, CONTAINERS):
+            if depth > 4 or id(value) in self._held():  # too deep to tell: refused
                 return True
             items = value.values() if isinstance(value, dict) else value
             return any(self._part_of_config(v, depth + 1) for v in items)
