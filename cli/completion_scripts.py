@@ -187,9 +187,7 @@ def zsh(tree: Tree) -> str:
     return "".join(out)
 
 
-def _zsh_level(
-    name: str, options: Iterable[Option], commands: Iterable[Command]
-) -> Iterable[str]:
+def _zsh_level(name: str, options: Iterable[Option], commands: Iterable[Command]) -> Iterable[str]:
     """The functions that complete a command and what follows it: `NAME` and `NAME_commands`."""
     yield f"{name}_commands() {{\n  local -a commands=(\n"
     for command in commands:

@@ -52,9 +52,7 @@ def patchgen_check(
     from ..patchgen_console import tell
 
     require_libcst()
-    project = Project(
-        choices(configs, variable, static, set_source, allow, allow_duplicate, json)
-    )
+    project = Project(choices(configs, variable, static, set_source, allow, allow_duplicate, json))
     with console.stream(main="problem") as stream:
         run = generation.Check(
             fix=fix, diff=diff, ignore_version=ignore_version, whatever=allow_findings

@@ -1,6 +1,7 @@
 """patchgen generate: writes patched modules.
 
-Writes: `problem` for each finding, `file` for each file, `summary`; with --stdout the module itself.
+Writes: `problem` for each finding, `file` for each file, `summary`;
+with --stdout the module alone.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from .model import External, Plan, PlannedPatch
 from .name_map import Mapped
 from .names import Names, all_literal, exported, names_of
 from .snippet import Snippet, Snippets, absolute_imports, renamed, with_map
-from .source import DefinitionNode, Library, SourceModule, first_line, parse
+from .source import DefinitionNode, Imported, Library, SourceModule, first_line, parse
 from .targets import Effective, effective, real
 
 
@@ -70,9 +70,7 @@ def require_libcst() -> None:
     try:
         import libcst  # noqa: F401
     except ImportError as e:
-        raise EnvironmentProblem(
-            "libcst is not installed (pip install 'ntool[patchgen]')"
-        ) from e
+        raise EnvironmentProblem("libcst is not installed (pip install 'ntool[patchgen]')") from e
 
 
 def build(plan: Plan, library: Library, snippets: Snippets) -> Built:
@@ -238,9 +236,7 @@ class _Builder:
 
     def _insert(self, out: _Pieces) -> None:
         plan = self._plan
-        lines = [
-            render.import_line(i, plan.file) for i in plan.imports if i.module != "__future__"
-        ]
+        lines = [render.import_line(i, plan.file) for i in plan.imports if i.module != "__future__"]
         if lines:
             out.add(f"{render.IMPORTS}\n{''.join(lines)}", blank=1)
         if plan.blocks:
@@ -321,9 +317,7 @@ class _Builder:
         return text
 
     def _without_dropped(self, unit: Unit, unused: frozenset[str]) -> str:
-        dropped = [
-            i for n in unit.nodes for i in self._imported_in(n) if self._dropped & i.spelled
-        ]
+        dropped = [i for n in unit.nodes for i in self._imported_in(n) if self._dropped & i.spelled]
         plain = any(isinstance(n, ast.Import | ast.ImportFrom) for n in unit.nodes)
         text = unit.text
         if dropped:
@@ -342,7 +336,7 @@ class _Builder:
             )
         return text
 
-    def _imported_in(self, node: ast.stmt) -> list:  # type: ignore[type-arg]
+    def _imported_in(self, node: ast.stmt) -> list[Imported]:
         inside = {id(n) for n in ast.walk(node) if isinstance(n, ast.Import | ast.ImportFrom)}
         return [i for i in self._source.imports if id(i.node) in inside] if inside else []
 

@@ -72,12 +72,16 @@ def _of_method(target: str, nodes: list[DefinitionNode], new: DefinitionNode) ->
     if not nodes:
         return
     if len(nodes) > 1:
-        roles = [d.rpartition(".")[2] for n in nodes[1:] for d in map(decorator_name, n.decorator_list)]
+        roles = [
+            d.rpartition(".")[2] for n in nodes[1:] for d in map(decorator_name, n.decorator_list)
+        ]
         roles = [r for r in dict.fromkeys(roles) if r in ("setter", "deleter", "getter")]
         detail = f"the property has a {' and a '.join(roles)}" if roles else ""
         detail = detail or f"the class defines it {len(nodes)} times"
         lines = [n.lineno for n in nodes]
-        yield finding("accessor-split", target, f"{detail}; one is replaced", detail=detail, lines=lines)
+        yield finding(
+            "accessor-split", target, f"{detail}; one is replaced", detail=detail, lines=lines
+        )
     has = {ast.unparse(d) for d in nodes[0].decorator_list}
     twice = [decorator_name(d) for d in new.decorator_list if ast.unparse(d) in has]
     if twice:
@@ -157,8 +161,8 @@ def _names(built: Built, library: Library) -> Iterator[Finding]:
             if own:
                 text += "; the source has it so"
             yield finding("undefined-name", name, text, note=own, where=where)
-    names, _ = exported(built.tree)
-    for name in dict.fromkeys(names):
+    listed, _ = exported(built.tree)
+    for name in dict.fromkeys(listed):
         if name in built.removed and name not in after.bound and name not in free:
             message = "was removed and is still in __all__"
             yield finding("dangling-name", name, message, where=[MODULE])
@@ -195,4 +199,3 @@ def _listed(names: Iterable[str]) -> str:
 def _short(text: str) -> str:
     text = " ".join(text.split())
     return text if len(text) <= 60 else text[:57] + "..."
-

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from .findings import Finding, as_note, has_errors
+from .findings import as_note, has_errors
 from .output import write_all
 from .project import Outcome, Project, drift
 
@@ -109,9 +109,7 @@ class Check(Counts):
             refused = has_errors(outcome.findings) and not self._whatever
             may_fix = self._fix and not refused
             shown = [project.shown(outcome.path), project.shown(outcome.diff_path)]
-            differing = drift(
-                outcome, shown, diffs=self._diff, ignore_version=self._ignore_version
-            )
+            differing = drift(outcome, shown, diffs=self._diff, ignore_version=self._ignore_version)
             if refused:  # what generate does not write is no drift where it is not there
                 differing = {path: f for path, f in differing.items() if path.is_file()}
             if may_fix and differing:

@@ -6,7 +6,7 @@ import ast
 import re
 from dataclasses import dataclass
 
-from .source import split_lines
+from .source import literals, split_lines
 
 
 @dataclass(frozen=True)
@@ -95,9 +95,8 @@ def _places(text: str) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
         return offsets[line - 1] + len(lines[line - 1].encode()[:column].decode())
 
     strings: list[tuple[int, int]] = []
-    for node in ast.walk(ast.parse(text)):
-        literal = isinstance(node, ast.Constant) and isinstance(node.value, str)
-        if (literal or isinstance(node, ast.JoinedStr)) and node.end_lineno is not None:
+    for node in literals(ast.parse(text)):
+        if node.end_lineno is not None:
             first = offset(node.lineno, node.col_offset)
             strings.append((first, offset(node.end_lineno, node.end_col_offset or 0)))
     comments = []
@@ -110,9 +109,7 @@ def _places(text: str) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
     return strings, comments
 
 
-def _place(
-    start: int, strings: list[tuple[int, int]], comments: list[tuple[int, int]]
-) -> str:
+def _place(start: int, strings: list[tuple[int, int]], comments: list[tuple[int, int]]) -> str:
     for ranges, name in ((comments, "comment"), (strings, "string")):
         if any(a <= start < b for a, b in ranges):
             return name

@@ -191,7 +191,7 @@ class _Visitor(ast.NodeVisitor):
         self._inside("function", bound, declared, node.name, node.body)
         self.scope = outer
 
-    visit_AsyncFunctionDef = visit_FunctionDef  # type: ignore[assignment]
+    visit_AsyncFunctionDef = visit_FunctionDef
 
     def visit_Lambda(self, node: ast.Lambda) -> None:
         self._defaults(node.args)

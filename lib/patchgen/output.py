@@ -54,9 +54,9 @@ def write_all(files: Mapping[Path, str]) -> None:
         for temporary, _ in ready:
             with suppress(OSError):
                 os.unlink(temporary)
-        for folder in reversed(made):
+        for new in reversed(made):
             with suppress(OSError):
-                folder.rmdir()
+                new.rmdir()
         raise
     for folder in {os.path.dirname(real) for _, real in ready}:
         sync_folder(folder)

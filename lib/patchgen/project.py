@@ -18,7 +18,7 @@ from .findings import Finding, as_note, finding, has_errors, softened
 from .formatter import Formatter
 from .model import Plan
 from .run import NoConfig, Session
-from .source import Library, decode
+from .source import Library
 
 GENERATED = "generated"
 
@@ -196,11 +196,13 @@ class Project:
                 version = self._version(plan, libraries)
                 built = build(plan, version.library, snippets)
                 outcome.findings = check(built, version.library)
-                kept = fingerprint.stored(_text_of(path))
+                kept = fingerprint.stored(committed(path) or "")
                 outcome.changed = softened(compare_facts(plan, kept, version), self._allowed)
                 marked = kept or self._choices.fingerprint
                 prints = fingerprint.lines(plan, version) if marked else []
-            except InputError as e:
+            except (InputError, RecursionError) as e:
+                if isinstance(e, RecursionError):
+                    e = InputError(f"{plan.source_module} or a replacement: nested too deeply")
                 outcome.problems.append(_problem("not-built", e, outcome.file))
                 yield outcome
                 continue
@@ -300,21 +302,15 @@ def _based_on(plan: Plan, source: Path | None) -> str:
         return f"{names[0]}=={metadata.version(names[0])}" if names else "unknown"
 
 
-def _text_of(path: Path) -> str:
-    """Text of a committed file; nothing where there is none that can be read."""
-    try:
-        return committed(path) or ""
-    except InputError:
-        return ""
-
-
 def committed(path: Path) -> str | None:
-    """Text of a committed file, None where there is none.
+    """Text of a committed file, line ends as line feeds; None where there is none.
 
-    Raises:
-        InputError: it cannot be decoded.
+    What is no UTF-8 becomes something that differs from all that is generated.
     """
-    return decode(path.read_bytes(), str(path)) if path.is_file() else None
+    if not path.is_file():
+        return None
+    text = path.read_bytes().decode(errors="replace")
+    return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
 def drift(

@@ -223,7 +223,7 @@ class Files:
                 and code.co_firstlineno in (first_line(n), n.lineno)
             ]
         else:
-            nodes = _of_class(tree, obj, qualname, file)
+            nodes = [*_of_class(tree, obj, qualname, file)]
         if not nodes:
             raise InputError(f"{file}: the definition of {what} is not found")
         node = nodes[-1]
@@ -250,9 +250,7 @@ def _unwrapped(obj: Any) -> Any:
 def _of_class(tree: ast.Module, obj: type, qualname: str, file: str) -> list[ast.ClassDef]:
     """Definitions of a class by its qualified name; by a method's line where there are several."""
     names = qualname.split(".")
-    nodes: list[ast.ClassDef] = [
-        n for n in _classes(tree) if n.name == names[0]
-    ]
+    nodes: list[ast.ClassDef] = [n for n in _classes(tree) if n.name == names[0]]
     for name in names[1:]:
         nodes = [c for n in nodes for c in _classes(n) if c.name == name]
     if len(nodes) < 2:

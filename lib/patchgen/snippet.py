@@ -19,6 +19,7 @@ from .source import (
     definition_at,
     dotted,
     first_line,
+    literals,
     parse,
     read_text,
     split_lines,
@@ -162,9 +163,10 @@ def _registrar_aliases(tree: ast.Module) -> set[str]:
     """Names that stand for a registering method: `override = config.override_method`."""
     found = set(REGISTRARS)
     for node in tree.body:
-        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Attribute):
-            if node.value.attr in REGISTRARS:
-                found |= {t.id for t in node.targets if isinstance(t, ast.Name)}
+        if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Attribute):
+            continue
+        if node.value.attr in REGISTRARS:
+            found |= {t.id for t in node.targets if isinstance(t, ast.Name)}
     return found
 
 
@@ -203,10 +205,8 @@ def _last_line(node: DefinitionNode, lines: list[str]) -> int:
 def _inside_strings(node: ast.AST) -> set[int]:
     """Lines that begin inside a string: their indentation is text."""
     found: set[int] = set()
-    for n in ast.walk(node):
-        literal = isinstance(n, ast.Constant) and isinstance(n.value, str | bytes)
-        if (literal or isinstance(n, ast.JoinedStr)) and n.end_lineno is not None:
-            found |= set(range(n.lineno + 1, n.end_lineno + 1))
+    for n in literals(node):
+        found |= set(range(n.lineno + 1, (n.end_lineno or n.lineno) + 1))
     return found
 
 

@@ -366,10 +366,22 @@ class Library:
                 if hit is not None and hit[1] is not node:
                     found.update(dict.fromkeys(self.fields(*hit, depth - 1)))
         for statement in node.body:
-            if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
-                if "ClassVar" not in ast.unparse(statement.annotation):
-                    found[statement.target.id] = None
+            if (
+                isinstance(statement, ast.AnnAssign)
+                and isinstance(statement.target, ast.Name)
+                and "ClassVar" not in ast.unparse(statement.annotation)
+            ):
+                found[statement.target.id] = None
         return list(found)
+
+
+def literals(tree: ast.AST) -> Iterator[ast.Constant | ast.JoinedStr]:
+    """Strings and bytes in a tree, f-strings whole and in pieces."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr) or (
+            isinstance(node, ast.Constant) and isinstance(node.value, str | bytes)
+        ):
+            yield node
 
 
 def dotted(node: ast.expr) -> str | None:

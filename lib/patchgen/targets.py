@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from .findings import Finding, finding
 from .model import External, PatchType, Plan, PlannedPatch
-from .source import DefinitionNode, SourceModule
 from .snippet import decorator_name
+from .source import DefinitionNode, SourceModule
 
 _SPELLED = {
     PatchType.CLASS_REPLACEMENT: "replace_class",
@@ -53,9 +53,7 @@ def effective(plan: Plan, source: SourceModule) -> Effective:
         if patch.target in last:
             say(finding("duplicate-target", patch.target, "patched twice; the last one counts"))
         last[patch.target] = patch
-    replaced = {
-        t: p for t, p in last.items() if p.kind is not PatchType.METHOD_OVERRIDE
-    }
+    replaced = {t: p for t, p in last.items() if p.kind is not PatchType.METHOD_OVERRIDE}
     for target, patch in last.items():
         head = target.partition(".")[0]
         by = None
@@ -97,7 +95,9 @@ def _judge(patch: PlannedPatch, source: SourceModule) -> Finding | None:
         return finding("not-applied", target, message, patch_kind=value)
 
     if kind not in _SPELLED or kind is PatchType.INIT_MODIFICATION:
-        return refused(f"{_SPELLED.get(kind, value)} has no defined effect; override __init__ instead")
+        return refused(
+            f"{_SPELLED.get(kind, value)} has no defined effect; override __init__ instead"
+        )
     head, _, rest = target.partition(".")
     if kind is PatchType.METHOD_OVERRIDE:
         if not rest:

@@ -60,9 +60,7 @@ def _definition(text: str, what: str) -> cst.FunctionDef:
     return node.with_changes(leading_lines=[*module.header, *node.leading_lines])
 
 
-def _with_method(
-    node: cst.ClassDef, path: tuple[str, ...], new: cst.FunctionDef
-) -> cst.ClassDef:
+def _with_method(node: cst.ClassDef, path: tuple[str, ...], new: cst.FunctionDef) -> cst.ClassDef:
     new_name = cst.Name(path[-1])
     body = _opened(node.body)
     statements = list(body.body)
@@ -112,8 +110,7 @@ def _opened(body: cst.BaseSuite) -> cst.IndentedBlock:
 def _says_nothing(statement: cst.BaseStatement) -> bool:
     """Whether a statement is only `pass` or `...`."""
     return isinstance(statement, cst.SimpleStatementLine) and all(
-        isinstance(s, cst.Pass)
-        or (isinstance(s, cst.Expr) and isinstance(s.value, cst.Ellipsis))
+        isinstance(s, cst.Pass) or (isinstance(s, cst.Expr) and isinstance(s.value, cst.Ellipsis))
         for s in statement.body
     )
 
@@ -172,7 +169,7 @@ class _Imports(cst.CSTTransformer):
             return name, "", alias.evaluated_alias or name.partition(".")[0]
 
         kept = [a for a in updated_node.names if not self._gone(*bound(a))]
-        return self._with(updated_node, kept)  # type: ignore[return-value]
+        return self._with(updated_node, kept)
 
     def leave_ImportFrom(
         self, original_node: cst.ImportFrom, updated_node: cst.ImportFrom
@@ -185,7 +182,7 @@ class _Imports(cst.CSTTransformer):
             name = alias.evaluated_name
             if not self._gone(module, name, alias.evaluated_alias or name):
                 kept.append(alias)
-        return self._with(updated_node, kept)  # type: ignore[return-value]
+        return self._with(updated_node, kept)
 
     @staticmethod
     def _with(

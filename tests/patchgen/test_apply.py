@@ -257,7 +257,9 @@ def test_an_untouched_source_is_kept_to_the_byte(tmp_path: Path) -> None:
 
 
 def test_an_empty_source(tmp_path: Path) -> None:
-    config = 'config.add_import("os", is_from_import=False)\n@config.add_helper\ndef h(): return 1\n'
+    config = (
+        'config.add_import("os", is_from_import=False)\n@config.add_helper\ndef h(): return 1\n'
+    )
     text = generated(make_project(tmp_path / "p", "", config))
     assert [type(n) for n in ast.parse(text).body] == [ast.Import, ast.FunctionDef]
 

@@ -26,7 +26,7 @@ def matches(record: dict[str, Any], expected: dict[str, Any]) -> bool:
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c["config"].rpartition(".")[2])
 def test_case(case: dict[str, Any], tmp_path: Path) -> None:
     root = copy_project(tmp_path)
-    before = {p for p in root.rglob("*")}
+    before = set(root.rglob("*"))
     arguments = ["generate", case["config"], "-c", case.get("config_name", "config")]
     done = patchgen(*arguments, "--json", cwd=root)
     assert done.code == case["exit"]
@@ -36,7 +36,7 @@ def test_case(case: dict[str, Any], tmp_path: Path) -> None:
     errors = [r for r in records if r["severity"] == "error"]
     assert len(errors) == sum(f["level"] == "error" for f in case["findings"])
     if case["exit"]:
-        assert {p for p in root.rglob("*")} == before
+        assert set(root.rglob("*")) == before
     text = patchgen(*arguments, "--stdout", "--allow-findings", cwd=root).out
     for part in case.get("must_contain", ()):
         assert part in text

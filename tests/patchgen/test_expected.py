@@ -112,9 +112,9 @@ def test_same_imports_in_the_same_order(name: str, tmp_path: Path) -> None:
     ]
     assert imports(ours.body) == expected
     inside = [n for n in ast.walk(ours) if n not in ours.body]
-    assert set(hoisted) & set(imports(inside)) == set(  # type: ignore[arg-type]
+    assert set(hoisted) & set(imports(inside)) == {  # type: ignore[arg-type]
         line for line in hoisted if line.split()[-1] in text
-    )
+    }
 
 
 @pytest.mark.parametrize("name", NAMES)

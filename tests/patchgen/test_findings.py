@@ -397,7 +397,5 @@ class A:
     )
     outs = "class Base:\n    x: int\nclass Out(Base):\n    y: int = 0\n"
     passing = "from .outs import Out as Starry\nfrom .model import A\n"
-    root = make_project(
-        tmp_path / "p", source, config, lib__outs=outs, lib__passing=passing
-    )
+    root = make_project(tmp_path / "p", source, config, lib__outs=outs, lib__passing=passing)
     assert codes(root) == [("lost-field", f"A.{name}") for name in "abcde"]

@@ -109,9 +109,15 @@ config.add_helper(functools.wraps)
 """
     plan = load(config(tmp_path, text))
     (patch,) = plan.patches
-    assert (patch.replacement.name, patch.replacement.module) == ("mine", "kit.one_patch_gen_config")
+    assert (patch.replacement.name, patch.replacement.module) == (
+        "mine",
+        "kit.one_patch_gen_config",
+    )
     lines = (tmp_path / "p/kit/one_patch_gen_config.py").read_text().split("\n")
-    assert [lines[h.line - 1].strip() for h in plan.helpers[:2]] == ["class Twice:", "def held(): return 1"]
+    assert [lines[h.line - 1].strip() for h in plan.helpers[:2]] == [
+        "class Twice:",
+        "def held(): return 1",
+    ]
     assert plan.helpers[2].module == "functools"
 
 

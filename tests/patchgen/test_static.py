@@ -235,8 +235,8 @@ def test_files_that_are_not_python(tmp_path: Path) -> None:
 
 
 def test_statements_that_are_nested_too_deeply(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="line 5: nested too deeply|not Python"):
-        read_text(tmp_path, "x = f" + " + 1" * 3000 + "\n")
+    with pytest.raises(InputError, match="line 5: nested too deeply"):
+        read_text(tmp_path, "x = f" + " + 1" * 500 + "\n")
 
 
 def test_no_config_of_that_name(tmp_path: Path) -> None:
