@@ -166,6 +166,8 @@ class Scope:
             return value
         if self.session.offers_api(value.module) and value.name in API:
             return API[value.name]
+        if self.session.offers_api(inner := f"{value.module}.{value.name}"):
+            return _module(inner, None)
         if (value.module, value.name) in FUNCTIONS:
             return FUNCTIONS[value.module, value.name]
         if not deep and not self.session.may_matter(value):
@@ -195,8 +197,7 @@ class Scope:
                 if self._part_of_config(found):
                     self.shared = module.shared = True
                 return found
-        inner = f"{value.module}.{name}"
-        if (made := self._submodule(value, name)).file or self.session.offers_api(inner):
+        if (made := self._submodule(value, name)).file:
             return made
         if module is None:
             return Unknown(f"of module {value.module}, which is not found")

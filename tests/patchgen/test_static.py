@@ -193,6 +193,30 @@ def test_the_rest_of_a_file_does_not_matter(tmp_path: Path, body: str) -> None:
     assert plan.excluded == ()
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "from patchgen import patch_spec\nconfig = patch_spec.PatchConfig('a')\n",
+        "import patchgen.patch_spec\nconfig = patchgen.patch_spec.PatchConfig('a')\n",
+        "import patchgen.patch_spec as p\nconfig = p.PatchConfig(source_module='a')\n",
+        "from patchgen import *\nconfig: PatchConfig = PatchConfig('a')\n",
+        "from patchgen import PatchConfig as C\nALL = dict(source_module='a')\nconfig = C(**ALL)\n",
+        "try:\n    from patchgen import PatchConfig\nexcept ImportError:\n"
+        "    from patchgen.patch_spec import PatchConfig\nconfig = PatchConfig('a')\n",
+        "from acme.specs import PatchConfig\nconfig = PatchConfig('a')\n",
+        "import acme.specs\nconfig = acme.specs.PatchConfig('a')\n",
+    ],
+)
+def test_under_whatever_name_the_tool_is_imported(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "one_patch_gen_config.py"
+    file.write_text(text + "config.exclude_from_output('X')\n")
+    found, shims = Found(file, file.stem), ["acme.specs"]
+    plan, problems = static.load(found, [tmp_path], shims).plan("config")
+    assert problems == [] and plan is not None and plan.excluded == ("X",)
+    with Session(shims) as session:
+        assert plan == session.load(found, [tmp_path]).plan("config")
+
+
 def test_every_place_is_told(tmp_path: Path) -> None:
     _, problems = read_text(tmp_path, "config.exclude.append(a)\nx = 1\nconfig.exclude = b\n")
     assert [p.message.partition(":")[0] for p in problems] == ["line 5", "line 7"]
