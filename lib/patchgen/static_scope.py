@@ -17,6 +17,7 @@ from ..checkpoint.tensor import Problem
 from ..errors import InputError
 from . import model
 from .model import PatchConfig, PatchType
+from .shim import OFFERED
 from .source import absolute, parse, read_text
 from .static_expressions import Evaluator
 from .static_names import bound, head, used_at_once
@@ -33,9 +34,7 @@ from .static_values import (
 )
 
 API: dict[str, Any] = {
-    "PatchConfig": Known(PatchConfig),
-    "PatchType": PatchType,
-    "create_patch_from_external": Known(model.create_patch_from_external),
+    name: PatchType if name == "PatchType" else Known(getattr(model, name)) for name in OFFERED
 }
 """What configs import of the tool, under whatever module name."""
 API_MODULES = ("patchgen", "patch_spec")

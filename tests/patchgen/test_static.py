@@ -204,7 +204,10 @@ def test_the_rest_of_a_file_does_not_matter(tmp_path: Path, body: str) -> None:
         "try:\n    from patchgen import PatchConfig\nexcept ImportError:\n"
         "    from patchgen.patch_spec import PatchConfig\nconfig = PatchConfig('a')\n",
         "from acme.specs import PatchConfig\nconfig = PatchConfig('a')\n",
-        "import acme.specs\nconfig = acme.specs.PatchConfig('a')\n",
+        "from patchgen.patch_spec import *\nconfig = PatchConfig('a')\n"
+        "config.additional_imports.append(ImportSpec('os', names=['sep']))\n"
+        "def f(): ...\nconfig.positioned_helpers += [PositionedHelper('T', f)]\n"
+        "config.patches.append(Patch(PatchType.METHOD_OVERRIDE, target='A.f', replacement=f))\n",
     ],
 )
 def test_under_whatever_name_the_tool_is_imported(tmp_path: Path, text: str) -> None:
