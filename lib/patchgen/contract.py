@@ -120,11 +120,18 @@ def _class_at(source: SourceModule, dotted: str) -> ast.ClassDef | None:
 
 
 def facts_at(version: Version, kind: PatchType, target: str) -> Facts | Missing:
-    """Facts of a patch's target in one version."""
+    """Facts of a patch's target in one version.
+
+    Raises:
+        InputError: its code is nested too deeply to be compared.
+    """
     found = definitions(version.source, kind, target)
     if isinstance(found, Missing):
         return found
-    return facts_of(found, version.source, version.library)
+    try:
+        return facts_of(found, version.source, version.library)
+    except RecursionError as e:
+        raise InputError(f"{version.source.path}: {target}: nested too deeply") from e
 
 
 def compare(plan: Plan, old: Version, new: Version) -> list[Finding]:

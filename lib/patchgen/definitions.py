@@ -1,7 +1,7 @@
 """What a patch rests on: signature, decorators, bases, fields and body of a definition, compared.
 
-Facts are small and hold no positions, so that they can be stored (fingerprint.py). They do not
-depend on the version of Python that made them: bodies are written by our own walk of the tree.
+Facts are small and hold no positions, so that they can be stored (fingerprint.py). Bodies are
+written by our own walk of the tree: `ast.dump` differs between versions of Python.
 """
 
 from __future__ import annotations

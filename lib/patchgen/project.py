@@ -200,7 +200,13 @@ class Project:
                 version = self._version(plan, libraries)
                 built = build(plan, version.library, snippets)
                 outcome.findings = check(built, version.library)
-            except InputError as e:
+                kept = fingerprint.stored(committed(path) or "")
+                outcome.changed = softened(compare_facts(plan, kept, version), self._allowed)
+                marked = kept or self._choices.fingerprint
+                prints = fingerprint.lines(plan, version) if marked else []
+            except (InputError, RecursionError) as e:
+                if isinstance(e, RecursionError):
+                    e = InputError(f"{plan.source_module} or a replacement: nested too deeply")
                 outcome.problems.append(_problem("not-built", e, outcome.file))
                 yield outcome
                 continue
@@ -209,15 +215,13 @@ class Project:
                 outcome.findings.append(finding("duplicate-output", plan.target_file, message))
             written.setdefault(path, plan.module)
             outcome.findings = softened(outcome.findings, self._allowed)
-            kept = fingerprint.stored(committed(path) or "")
-            outcome.changed = softened(compare_facts(plan, kept, version), self._allowed)
             formatter = self._formatter()
             head = render.header(
                 plan,
                 _based_on(plan, self._choices.source),
                 built.patches.applied,
                 formatter.version if formatter else None,
-                fingerprint.lines(plan, version) if kept or self._choices.fingerprint else (),
+                prints,
             )
             outcome.source_text = version.source.text
             text = head + ("\n" + built.text if built.text else "")

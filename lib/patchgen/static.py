@@ -36,6 +36,9 @@ class Module(Scope):
             except NotStatic as e:
                 self._problem(e)
                 self._forget(statement)
+            except RecursionError as e:
+                line = statement.lineno
+                raise InputError(f"{self.file}: line {line}: nested too deeply") from e
 
     def _problem(self, e: NotStatic) -> None:
         line = getattr(e.node, "lineno", 0)

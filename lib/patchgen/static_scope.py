@@ -17,6 +17,7 @@ from ..checkpoint.tensor import Problem
 from ..errors import InputError
 from . import model
 from .model import PatchConfig, PatchType
+from .shim import OFFERED
 from .source import absolute, parse, read_text
 from .static_expressions import Evaluator
 from .static_names import bound, head, used_at_once
@@ -33,9 +34,7 @@ from .static_values import (
 )
 
 API: dict[str, Any] = {
-    "PatchConfig": Known(PatchConfig),
-    "PatchType": PatchType,
-    "create_patch_from_external": Known(model.create_patch_from_external),
+    name: PatchType if name == "PatchType" else Known(getattr(model, name)) for name in OFFERED
 }
 """What configs import of the tool, under whatever module name."""
 API_MODULES = ("patchgen", "patch_spec")
@@ -166,6 +165,8 @@ class Scope:
             return value
         if self.session.offers_api(value.module) and value.name in API:
             return API[value.name]
+        if self.session.offers_api(inner := f"{value.module}.{value.name}"):
+            return _module(inner, None)
         if (value.module, value.name) in FUNCTIONS:
             return FUNCTIONS[value.module, value.name]
         if not deep and not self.session.may_matter(value):
@@ -195,8 +196,7 @@ class Scope:
                 if self._part_of_config(found):
                     self.shared = module.shared = True
                 return found
-        inner = f"{value.module}.{name}"
-        if (made := self._submodule(value, name)).file or self.session.offers_api(inner):
+        if (made := self._submodule(value, name)).file:
             return made
         if module is None:
             return Unknown(f"of module {value.module}, which is not found")
@@ -358,8 +358,8 @@ class Scope:
                 and value not in BUILTINS.values()
                 and (value not in FUNCTIONS.values())
             )
-        if isinstance(value, CONTAINERS) and depth < 4:
-            if id(value) in self._held():
+        if isinstance(value, CONTAINERS):
+            if depth > 4 or id(value) in self._held():  # too deep to tell: refused
                 return True
             items = value.values() if isinstance(value, dict) else value
             return any(self._part_of_config(v, depth + 1) for v in items)

@@ -287,6 +287,12 @@ def test_versions_that_cannot_be_read(tmp_path: Path) -> None:
         contract.version_below(tmp_path, "kit.modeling")
 
 
+def test_code_that_is_nested_too_deeply(tmp_path: Path) -> None:
+    deep = GATE.replace("return values", "return values" + " + 1" * 500)
+    with pytest.raises(InputError, match=r"Gate\.forward: nested too deeply"):
+        compared(tmp_path, GATE, deep)
+
+
 def test_shapes_ignore_layout_only() -> None:
     a = parse("def f(x):\n    'doc'\n    if x: return u'a' 'b', 0x10\n    pass\n", "a").body
     b = parse("def f(x):\n    # no\n    if (x):\n        return ('ab',\n         16)\n", "b").body

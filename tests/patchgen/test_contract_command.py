@@ -102,6 +102,16 @@ def test_a_config_that_is_read_gives_the_same_module(config: str) -> None:
     assert run.out.startswith("# ====")
 
 
+def test_code_that_is_nested_too_deeply(tmp_path: Path) -> None:
+    deep = GATE.replace("return values", "return values" + " + 1" * 500)
+    project = make_project(tmp_path / "p", deep, PATCH)
+    for command in (["generate"], ["check", "--fix"], ["contract", "--old", ".", "--new", "."]):
+        done = patchgen(command[0], "kit.one_patch_gen_config", *command[1:], cwd=project)
+        assert done.code == 3, done.err
+        assert "nested too deeply" in done.of("problem")[0]["message"]
+    assert not (project / "kit/generated").exists()
+
+
 def test_a_fingerprint_tells_what_changed(tmp_path: Path) -> None:
     project = make_project(tmp_path / "p", GATE, PATCH)
     module = project / "kit/generated/out.py"

@@ -193,6 +193,33 @@ def test_the_rest_of_a_file_does_not_matter(tmp_path: Path, body: str) -> None:
     assert plan.excluded == ()
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "from patchgen import patch_spec\nconfig = patch_spec.PatchConfig('a')\n",
+        "import patchgen.patch_spec\nconfig = patchgen.patch_spec.PatchConfig('a')\n",
+        "import patchgen.patch_spec as p\nconfig = p.PatchConfig(source_module='a')\n",
+        "from patchgen import *\nconfig: PatchConfig = PatchConfig('a')\n",
+        "from patchgen import PatchConfig as C\nALL = dict(source_module='a')\nconfig = C(**ALL)\n",
+        "try:\n    from patchgen import PatchConfig\nexcept ImportError:\n"
+        "    from patchgen.patch_spec import PatchConfig\nconfig = PatchConfig('a')\n",
+        "from acme.specs import PatchConfig\nconfig = PatchConfig('a')\n",
+        "from patchgen.patch_spec import *\nconfig = PatchConfig('a')\n"
+        "config.additional_imports.append(ImportSpec('os', names=['sep']))\n"
+        "def f(): ...\nconfig.positioned_helpers += [PositionedHelper('T', f)]\n"
+        "config.patches.append(Patch(PatchType.METHOD_OVERRIDE, target='A.f', replacement=f))\n",
+    ],
+)
+def test_under_whatever_name_the_tool_is_imported(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "one_patch_gen_config.py"
+    file.write_text(text + "config.exclude_from_output('X')\n")
+    found, shims = Found(file, file.stem), ["acme.specs"]
+    plan, problems = static.load(found, [tmp_path], shims).plan("config")
+    assert problems == [] and plan is not None and plan.excluded == ("X",)
+    with Session(shims) as session:
+        assert plan == session.load(found, [tmp_path]).plan("config")
+
+
 def test_every_place_is_told(tmp_path: Path) -> None:
     _, problems = read_text(tmp_path, "config.exclude.append(a)\nx = 1\nconfig.exclude = b\n")
     assert [p.message.partition(":")[0] for p in problems] == ["line 5", "line 7"]
@@ -232,6 +259,11 @@ def test_files_that_are_not_python(tmp_path: Path) -> None:
     )
     assert plan is None
     assert [p.code for p in problems] == ["not-readable"] and "line 2" in problems[0].message
+
+
+def test_statements_that_are_nested_too_deeply(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="line 5: nested too deeply"):
+        read_text(tmp_path, "x = f" + " + 1" * 500 + "\n")
 
 
 def test_no_config_of_that_name(tmp_path: Path) -> None:
