@@ -19,7 +19,7 @@ from .model import External, Plan, PlannedPatch
 from .name_map import Mapped
 from .names import Names, all_literal, exported, names_of
 from .snippet import Snippet, Snippets, absolute_imports, renamed, with_map
-from .source import DefinitionNode, Imported, Library, SourceModule, first_line, parse
+from .source import DefinitionNode, Imported, Library, SourceModule, compiled, first_line, parse
 from .targets import Effective, effective, real
 
 
@@ -90,7 +90,7 @@ def build(plan: Plan, library: Library, snippets: Snippets) -> Built:
     if unused:
         draft = builder.module(unused)
         tree = parse(draft, f"{plan.file}: {plan.target_file}")
-    _compiles(draft, plan)
+    compiled(draft, f"{plan.file}: {plan.target_file}")
     return Built(
         plan=plan,
         source=source,
@@ -102,15 +102,6 @@ def build(plan: Plan, library: Library, snippets: Snippets) -> Built:
         after=names_of(tree),
         removed=builder.removed,
     )
-
-
-def _compiles(text: str, plan: Plan) -> None:
-    """What the grammar lets through and the compiler does not: a late `from __future__`, ..."""
-    try:
-        compile(text, plan.target_file, "exec", dont_inherit=True)
-    except (SyntaxError, ValueError) as e:
-        message = getattr(e, "msg", str(e))
-        raise InputError(f"{plan.file}: {plan.target_file} would not be Python ({message})") from e
 
 
 def _unused_imports(

@@ -6,7 +6,8 @@ import ast
 import re
 from dataclasses import dataclass
 
-from .source import literals, split_lines
+from ..errors import InputError
+from .source import literals, parse, split_lines
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,7 @@ def _places(text: str) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
         return offsets[line - 1] + len(lines[line - 1].encode()[:column].decode())
 
     strings: list[tuple[int, int]] = []
-    for node in literals(ast.parse(text)):
+    for node in literals(parse(text, "a name map")):
         if node.end_lineno is not None:
             first = offset(node.lineno, node.col_offset)
             strings.append((first, offset(node.end_lineno, node.end_col_offset or 0)))
@@ -120,12 +121,12 @@ def _changed(old: str, new: str) -> tuple[ChangedLiteral, ...]:
     def texts(text: str) -> list[str]:
         return [
             n.value
-            for n in ast.walk(ast.parse(text))
+            for n in ast.walk(parse(text, "a name map"))
             if isinstance(n, ast.Constant) and isinstance(n.value, str)
         ]
 
     try:
         pairs = list(zip(texts(old), texts(new), strict=True))
-    except (SyntaxError, ValueError):  # the map made something else of the code
+    except (InputError, ValueError):  # the map made something else of the code
         return ()
     return tuple(dict.fromkeys(ChangedLiteral(a, b) for a, b in pairs if a != b))

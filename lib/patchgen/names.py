@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
@@ -297,7 +298,9 @@ class _Visitor(ast.NodeVisitor):
             return
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             try:
-                inner = ast.parse(node.value.strip(), mode="eval").body
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")
+                    inner = ast.parse(node.value.strip(), mode="eval").body
             except (SyntaxError, ValueError, RecursionError, MemoryError):
                 return
             outer, self._quoted = self._quoted, self._quoted or node

@@ -14,7 +14,7 @@ from ..errors import InputError, printable
 from .discover import SUFFIX, Found
 from .model import Code, Plan, name_of, plan_of
 from .shim import shim
-from .source import SourceModule, first_line, parse, read_text
+from .source import SourceModule, compiled, first_line, read_text
 
 
 class NoConfig(InputError):
@@ -106,12 +106,7 @@ class Session:
         """
         self._roots |= set(roots)
         sys.path[:] = [*dict.fromkeys(map(str, roots)), *self._path]
-        text = read_text(found.file)
-        parse(text, found.file)  # says the line
-        try:
-            code = compile(text, str(found.file), "exec", dont_inherit=True)
-        except SyntaxError as e:
-            raise InputError(f"{found.file}: line {e.lineno}: not Python ({e.msg})") from e
+        code = compiled(read_text(found.file), found.file)
         module = _new_module(found)
         files = Files()
         with shim(self._shim_modules), _registered(module), redirect_stdout(sys.stderr):

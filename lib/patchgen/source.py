@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from types import CodeType
 
 from ..checkpoint.regular_file import read_file
 from ..errors import InputError, SourceNotFound, printable
@@ -72,6 +73,23 @@ def parse(text: str, path: Path | str) -> ast.Module:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of escapes in a source that is not ours
             return ast.parse(text)
+    except SyntaxError as e:
+        raise InputError(f"{path}: line {e.lineno}: not Python ({e.msg})") from e
+    except (ValueError, RecursionError, MemoryError) as e:
+        raise InputError(f"{path}: not Python ({printable(e)})") from e
+
+
+def compiled(text: str, path: Path | str) -> CodeType:
+    """The code of a module; nothing of it runs.
+
+    Raises:
+        InputError: what `parse` raises it for, and what only the compiler refuses: a `return`
+            outside of a function, a late `from __future__`.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return compile(text, str(path), "exec", dont_inherit=True)
     except SyntaxError as e:
         raise InputError(f"{path}: line {e.lineno}: not Python ({e.msg})") from e
     except (ValueError, RecursionError, MemoryError) as e:

@@ -468,7 +468,7 @@ config.patches.append(create_patch_from_external("A", "types", "A"))
         ("class K: pass\nconfig.override_method('A.f', replacement=K)", "cannot become a method"),
         (
             "config.add_post_import_block('from __future__ import annotations')",
-            "would not be Python",
+            "out.py: line ",
         ),
         (
             "def k(self): pass\nconfig.replace_function('f', replacement=k, name_map={'k': 'k-'})",
@@ -514,3 +514,17 @@ def m(self): return 4
     root = make_project(tmp_path / "p", source, config)
     assert codes(root) == [("not-applied", "f"), ("not-applied", "G.m")]
     assert "under a condition (line 2)" in findings(root)[0]["message"]
+
+
+def test_escapes_that_python_warns_of_are_the_sources_own(tmp_path: Path) -> None:
+    """The test run turns warnings into errors."""
+    source = 'x = "\\d"\ndef f(a: "\\d" = 1): return a\n'
+    config = '@config.replace_function("f")\ndef f(a=1): return "\\d", a\n'
+    text = generated(make_project(tmp_path / "p", source, config))
+    assert 'x = "\\d"\n' in text and 'return "\\d", a' in text
+
+
+def test_a_source_of_comments_alone(tmp_path: Path) -> None:
+    source = "# only\n\n# comments\n"
+    root = make_project(tmp_path / "p", source, "")
+    assert body(generated(root)) == source
