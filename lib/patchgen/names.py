@@ -17,7 +17,13 @@ from .source import dotted
 GIVEN = frozenset(dir(builtins)) | {
     *("__name__", "__file__", "__doc__", "__spec__", "__package__", "__loader__", "__path__"),
     *("__builtins__", "__annotations__", "__dict__", "__class__", "__qualname__", "__module__"),
-    *("__cached__", "__debug__", "__conditional_annotations__", "WindowsError"),
+    *(
+        "__cached__",
+        "__debug__",
+        "__warningregistry__",
+        "__conditional_annotations__",
+        "WindowsError",
+    ),
 }
 """Names that no module has to define."""
 MODULE = "module level"
