@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from .commands import COMMANDS
+from .commands import COMMANDS, GROUPS
 from .options import with_common
 from .version import VERSION
 
@@ -51,7 +51,32 @@ def application() -> Any:
         raise typer.Exit
 
     for name in COMMANDS:
-        module = import_module(f".commands.{name.replace('-', '_')}", package=__package__)
-        function = getattr(module, name.replace("-", "_"))
-        app.command(name)(with_common(name, function))
-    return typer.main.get_command(app)
+        if name in GROUPS:
+            app.add_typer(_group(name, *GROUPS[name]), name=name)
+        else:
+            app.command(name)(_command(name))
+    root_command: Any = typer.main.get_command(app)
+    found = root_command.commands  # groups come last here
+    root_command.commands = {name: found[name] for name in COMMANDS}
+    return root_command
+
+
+def _group(name: str, help: str, commands: tuple[str, ...]) -> typer.Typer:
+    """A command with commands of its own."""
+    group = typer.Typer(
+        help=help,
+        no_args_is_help=True,
+        add_completion=False,
+        rich_markup_mode=None,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    for command in commands:
+        group.command(command)(_command(f"{name} {command}"))
+    return group
+
+
+def _command(name: str) -> Any:
+    """The function of a command, with the common options: `patchgen list` is `patchgen_list`."""
+    function = name.replace("-", "_").replace(" ", "_")
+    module = import_module(f".commands.{function}", package=__package__)
+    return with_common(name, getattr(module, function))

@@ -27,6 +27,7 @@ _KINDS = {
     "PATH": "file",
     "PNG": "file",
     "DIR": "folder",
+    "CONFIG": "file",
 }
 _TAKES_CHECKPOINTS = ("run-prefill", "sample-image")
 """Commands that export a checkpoint themselves when it is given as PKG."""
@@ -82,12 +83,22 @@ class Argument:
 
 @dataclass(frozen=True)
 class Command:
-    """A subcommand."""
+    """A subcommand; one of a group has the group's name in front of its own: `patchgen list`.
+
+    Attributes:
+        commands: those of a group.
+    """
 
     name: str
     help: str
     options: tuple[Option, ...]
-    arguments: tuple[Argument, ...]
+    arguments: tuple[Argument, ...] = ()
+    commands: tuple[Command, ...] = ()
+
+    @property
+    def word(self) -> str:
+        """What is typed for it behind its group."""
+        return self.name.rpartition(" ")[2]
 
 
 @dataclass(frozen=True)
@@ -97,6 +108,11 @@ class Tree:
     options: tuple[Option, ...]
     commands: tuple[Command, ...]
     demos: tuple[str, ...]
+
+    @property
+    def every(self) -> tuple[Command, ...]:
+        """All commands, those of groups behind their group."""
+        return tuple(each for c in self.commands for each in (c, *c.commands))
 
 
 HELP = Option(("--help", "-h"), "Show this message and exit.")
@@ -132,11 +148,13 @@ def write(folder: Path) -> list[Path]:
 
 def _command(name: str, command: Any) -> Command:
     arguments = [p for p in command.params if p.param_type_name == "argument"]
+    inside = getattr(command, "commands", {})
     return Command(
         name,
         _first_sentence(command.help or ""),
         (*_options(command), HELP),
         tuple(Argument(_value(p, name), variadic=p.nargs == -1) for p in arguments),
+        tuple(_command(f"{name} {word}", c) for word, c in inside.items()),
     )
 
 

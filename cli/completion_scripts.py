@@ -62,6 +62,8 @@ _ntool() {
             fi
         elif [[ -z $command ]]; then
             command=$word
+        elif _ntool_group "$command"; then
+            command+=" $word"
         else
             ((position++))
         fi
@@ -79,7 +81,7 @@ _ntool() {
         _ntool_options "$command"
     elif [[ -z $command ]]; then
         choices=$_ntool_commands
-    else
+    elif ! _ntool_group "$command"; then
         _ntool_takes "$command" "$position" || return 0
     fi
 
@@ -127,7 +129,7 @@ complete -F _ntool ntool
 def bash(tree: Tree) -> str:
     """The script for bash."""
     out = [_BASH_HEAD.format(made_by=_MADE_BY)]
-    for command in tree.commands:
+    for command in tree.every:
         for option in command.options:
             if option.value is not None:
                 patterns = " | ".join(f"'{command.name} {n}'" for n in option.names)
@@ -141,10 +143,18 @@ def bash(tree: Tree) -> str:
     out.append(tail[0])
     out.append(f"_ntool_commands={_sh(' '.join(c.name for c in tree.commands))}\n")
     out.append(f"_ntool_demos={_sh(' '.join(tree.demos))}\n\n")
+    out.append("# Sets choices to the commands of a group; fails for other commands.\n")
+    out.append("_ntool_group() {\n    case $1 in\n")
+    for command in tree.commands:
+        if command.commands:
+            words = " ".join(c.word for c in command.commands)
+            out.append(f"        {command.name}) choices={_sh(words)} ;;\n")
+    out.append("        *) return 1 ;;\n    esac\n}\n\n")
     out.append("_ntool_options() {\n    case $1 in\n")
-    for name, options in [("''", tree.options), *((c.name, c.options) for c in tree.commands)]:
+    for name, options in [("", tree.options), *((c.name, c.options) for c in tree.every)]:
         names = " ".join(n for o in options for n in o.names)
-        out.append(f"        {name}) choices={_sh(names)} ;;\n")
+        shown = _sh(name) if " " in name or not name else name
+        out.append(f"        {shown}) choices={_sh(names)} ;;\n")
     out.append("        *) choices='' ;;\n    esac\n}\n\n_ntool() {" + tail[1])
     return "".join(out)
 
@@ -165,27 +175,40 @@ def zsh(tree: Tree) -> str:
     for name, files in [("source", "_files"), ("package", "_files -/")]:
         out.append(f"_ntool_{name}() {{\n  _alternative {_sh('files:file:' + files)} ")
         out.append(f"{_sh(f'demo:demonstration checkpoint:({demos})')}\n}}\n\n")
-    out.append("_ntool_commands() {\n  local -a commands=(\n")
-    for command in tree.commands:
-        out.append(f"    {_sh(command.name + ':' + command.help.replace(':', chr(92) + ':'))}\n")
-    out.append("  )\n  _describe -t commands command commands\n}\n\n")
-    out.append('_ntool() {\n  local curcontext="$curcontext" state line\n  typeset -A opt_args\n')
-    specs = [*map(_zsh_option, tree.options), "'1:command:_ntool_commands'", "'*::argument:->rest'"]
-    out.append(_zsh_arguments("  ", "-C ", specs))
-    out.append("  [[ $state == rest ]] || return\n  case $words[1] in\n")
-    for command in tree.commands:
+    groups = [c for c in tree.commands if c.commands]
+    for name, options, commands in [
+        *((f"_ntool_{c.name}", c.options, c.commands) for c in groups),
+        ("_ntool", tree.options, tree.commands),
+    ]:
+        out += _zsh_level(name, options, commands)
+    out.append("# autoloaded: this file is the function's body; sourced: register it\n")
+    out.append('if [[ ${funcstack[1]-} == _ntool ]]; then\n  _ntool "$@"\nelse\n')
+    out.append("  compdef _ntool ntool\nfi\n")
+    return "".join(out)
+
+
+def _zsh_level(name: str, options: Iterable[Option], commands: Iterable[Command]) -> Iterable[str]:
+    """The functions that complete a command and what follows it: `NAME` and `NAME_commands`."""
+    yield f"{name}_commands() {{\n  local -a commands=(\n"
+    for command in commands:
+        yield f"    {_sh(command.word + ':' + command.help.replace(':', chr(92) + ':'))}\n"
+    yield "  )\n  _describe -t commands command commands\n}\n\n"
+    yield f'{name}() {{\n  local curcontext="$curcontext" state line\n  typeset -A opt_args\n'
+    specs = [*map(_zsh_option, options), f"'1:command:{name}_commands'", "'*::argument:->rest'"]
+    yield _zsh_arguments("  ", "-C ", specs)
+    yield "  [[ $state == rest ]] || return\n  case $words[1] in\n"
+    for command in commands:
+        if command.commands:
+            yield f"    {command.word}) _ntool_{command.name} ;;\n"
+            continue
         specs = [_zsh_option(o) for o in command.options]
         for number, argument in enumerate(command.arguments, 1):
             place = "*" if argument.variadic else str(number)
             specs.append(
                 _sh(f"{place}:{_zsh_text(argument.value.label)}:{_zsh_action(argument.value)}")
             )
-        out.append(f"    {command.name})\n{_zsh_arguments('      ', '', specs)}      ;;\n")
-    out.append("  esac\n}\n\n")
-    out.append("# autoloaded: this file is the function's body; sourced: register it\n")
-    out.append('if [[ ${funcstack[1]-} == _ntool ]]; then\n  _ntool "$@"\nelse\n')
-    out.append("  compdef _ntool ntool\nfi\n")
-    return "".join(out)
+        yield f"    {command.word})\n{_zsh_arguments('      ', '', specs)}      ;;\n"
+    yield "  esac\n}\n\n"
 
 
 def _zsh_arguments(indent: str, flags: str, specs: Iterable[str]) -> str:
@@ -253,6 +276,8 @@ function __ntool_at --argument-names wanted first last
             case '*'
                 if test -z "$command"
                     set command $word
+                else if contains -- "$command" $__ntool_groups
+                    set command "$command $word"
                 else
                     set position (math $position + 1)
                 end
@@ -270,31 +295,36 @@ def fish(tree: Tree) -> str:
     """The script for fish."""
     valued = [
         _fish(f"{c.name} {n}")
-        for c in tree.commands
+        for c in tree.every
         for o in c.options
         if o.value is not None
         for n in o.names
     ]
+    groups = [_fish(c.name) for c in tree.commands if c.commands]
     out = [_FISH_HEAD.format(made_by=_MADE_BY)]
-    out.append(" \\\n".join(f"    {v}" for v in valued) + "\n\ncomplete -c ntool -f\n")
+    out.append(" \\\n".join(f"    {v}" for v in valued) + "\n")
+    out.append(f"set -g __ntool_groups {' '.join(groups)}\n\ncomplete -c ntool -f\n")
     at_start = _fish("__ntool_at ''")
     for option in tree.options:
         out.append(f"complete -c ntool -n {at_start} {_fish_option(option, tree)}\n")
     for command in tree.commands:
         out.append(f"complete -c ntool -n {at_start} -a {command.name} -d {_fish(command.help)}\n")
-    for command in tree.commands:
+    for command in tree.every:
         out += _fish_command(command, tree)
     return "".join(out)
 
 
 def _fish_command(command: Command, tree: Tree) -> Iterable[str]:
     yield f"\n# {command.name}\n"
-    where = _fish(f"__ntool_at {command.name}")
+    name = _fish(command.name) if " " in command.name else command.name
+    where = _fish(f"__ntool_at {name}")
     for option in command.options:
         yield f"complete -c ntool -n {where} {_fish_option(option, tree)}\n"
+    for inner in command.commands:
+        yield f"complete -c ntool -n {where} -a {inner.word} -d {_fish(inner.help)}\n"
     for number, argument in enumerate(command.arguments, 1):
         last = 9999 if argument.variadic else number
-        where = _fish(f"__ntool_at {command.name} {number} {last}")
+        where = _fish(f"__ntool_at {name} {number} {last}")
         takes = _fish_value(argument.value, tree).replace("-x ", "", 1)
         if takes not in ("", "-x"):
             yield f"complete -c ntool -n {where} {takes}\n"

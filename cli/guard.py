@@ -84,7 +84,7 @@ def report(error: BaseException) -> int:
         _discard_stdout()
     context: Any = getattr(error, "ctx", None)
     if found.code == USAGE and context is not None:
-        console.command = context.info_name if context.parent is not None else ""
+        console.command = context.command_path.partition(" ")[2]
     if found.message:
         console.say(found.message)
     if found.hint:

@@ -148,6 +148,30 @@ _ntool_takes() {
         'verify-package 1') kind=folder ;;
         'doctor --format') kind=words choices='jsonl table csv tsv' ;;
         'doctor --progress') kind=words choices='auto always never plain json' ;;
+        'patchgen contract --old') kind=folder ;;
+        'patchgen contract --new') kind=folder ;;
+        'patchgen contract --config-name' | 'patchgen contract -c') kind=text ;;
+        'patchgen contract --allow') kind=text ;;
+        'patchgen contract --format') kind=words choices='jsonl table csv tsv' ;;
+        'patchgen contract --progress') kind=words choices='auto always never plain json' ;;
+        'patchgen contract 1') kind=file ;;
+        'patchgen check --set') kind=text ;;
+        'patchgen check --config-name' | 'patchgen check -c') kind=text ;;
+        'patchgen check --allow') kind=text ;;
+        'patchgen check --format') kind=words choices='jsonl table csv tsv' ;;
+        'patchgen check --progress') kind=words choices='auto always never plain json' ;;
+        'patchgen check '[0-9]*) kind=file ;;
+        'patchgen list --config-name' | 'patchgen list -c') kind=text ;;
+        'patchgen list --format') kind=words choices='jsonl table csv tsv' ;;
+        'patchgen list --progress') kind=words choices='auto always never plain json' ;;
+        'patchgen list '[0-9]*) kind=file ;;
+        'patchgen generate --output' | 'patchgen generate -o') kind=folder ;;
+        'patchgen generate --set') kind=text ;;
+        'patchgen generate --config-name' | 'patchgen generate -c') kind=text ;;
+        'patchgen generate --allow') kind=text ;;
+        'patchgen generate --format') kind=words choices='jsonl table csv tsv' ;;
+        'patchgen generate --progress') kind=words choices='auto always never plain json' ;;
+        'patchgen generate '[0-9]*) kind=file ;;
         'completion --format') kind=words choices='jsonl table csv tsv' ;;
         'completion --progress') kind=words choices='auto always never plain json' ;;
         'completion 1') kind=words choices='bash zsh fish' ;;
@@ -155,8 +179,16 @@ _ntool_takes() {
     esac
 }
 
-_ntool_commands='inspect-headers census convert-fp8 convert-experts export-component run-prefill sample-image verify-package doctor completion'
+_ntool_commands='inspect-headers census convert-fp8 convert-experts export-component run-prefill sample-image verify-package doctor patchgen completion'
 _ntool_demos='demo:shapes'
+
+# Sets choices to the commands of a group; fails for other commands.
+_ntool_group() {
+    case $1 in
+        patchgen) choices='contract check list generate' ;;
+        *) return 1 ;;
+    esac
+}
 
 _ntool_options() {
     case $1 in
@@ -170,6 +202,11 @@ _ntool_options() {
         sample-image) choices='--output -o --prompt --image --prompts --messages --query --system --think --min-pixels --max-pixels --prefix --prefix-images-only --prefix-unconditional --size --fit --steps --cfg --img-cfg --cfg-norm --cfg-interval --shift --t-eps --seed --count --rng --latent --save-latent --trace --sheet --no-metadata --device --threads --low-memory --plan --format --progress --quiet -q --verbose -v --help -h' ;;
         verify-package) choices='--check --skip --standard-only --against --golden --no-run --write-manifest --manifest --report --picture --compact --force --device --timeout --memory --print-schema --format --progress --quiet -q --verbose -v --help -h' ;;
         doctor) choices='--format --progress --quiet -q --verbose -v --help -h' ;;
+        patchgen) choices='--help -h' ;;
+        'patchgen contract') choices='--old --new --config-name -c --static --allow --json --format --progress --quiet -q --verbose -v --help -h' ;;
+        'patchgen check') choices='--fix --diff --ignore-version --set --config-name -c --static --allow --allow-duplicate --allow-findings --json --format --progress --quiet -q --verbose -v --help -h' ;;
+        'patchgen list') choices='--config-name -c --static --json --format --progress --quiet -q --verbose -v --help -h' ;;
+        'patchgen generate') choices='--output -o --stdout --diff --fingerprint --set --config-name -c --static --allow --allow-duplicate --allow-findings --dry-run --json --format --progress --quiet -q --verbose -v --help -h' ;;
         completion) choices='--format --progress --quiet -q --verbose -v --help -h' ;;
         *) choices='' ;;
     esac
@@ -211,6 +248,8 @@ _ntool() {
             fi
         elif [[ -z $command ]]; then
             command=$word
+        elif _ntool_group "$command"; then
+            command+=" $word"
         else
             ((position++))
         fi
@@ -228,7 +267,7 @@ _ntool() {
         _ntool_options "$command"
     elif [[ -z $command ]]; then
         choices=$_ntool_commands
-    else
+    elif ! _ntool_group "$command"; then
         _ntool_takes "$command" "$position" || return 0
     fi
 

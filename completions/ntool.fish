@@ -22,6 +22,8 @@ function __ntool_at --argument-names wanted first last
             case '*'
                 if test -z "$command"
                     set command $word
+                else if contains -- "$command" $__ntool_groups
+                    set command "$command $word"
                 else
                     set position (math $position + 1)
                 end
@@ -172,8 +174,34 @@ set -g __ntool_valued \
     'verify-package --progress' \
     'doctor --format' \
     'doctor --progress' \
+    'patchgen contract --old' \
+    'patchgen contract --new' \
+    'patchgen contract --config-name' \
+    'patchgen contract -c' \
+    'patchgen contract --allow' \
+    'patchgen contract --format' \
+    'patchgen contract --progress' \
+    'patchgen check --set' \
+    'patchgen check --config-name' \
+    'patchgen check -c' \
+    'patchgen check --allow' \
+    'patchgen check --format' \
+    'patchgen check --progress' \
+    'patchgen list --config-name' \
+    'patchgen list -c' \
+    'patchgen list --format' \
+    'patchgen list --progress' \
+    'patchgen generate --output' \
+    'patchgen generate -o' \
+    'patchgen generate --set' \
+    'patchgen generate --config-name' \
+    'patchgen generate -c' \
+    'patchgen generate --allow' \
+    'patchgen generate --format' \
+    'patchgen generate --progress' \
     'completion --format' \
     'completion --progress'
+set -g __ntool_groups 'patchgen'
 
 complete -c ntool -f
 complete -c ntool -n '__ntool_at \'\'' -l version -d 'Print the version.'
@@ -188,6 +216,7 @@ complete -c ntool -n '__ntool_at \'\'' -a run-prefill -d 'Run a prompt through t
 complete -c ntool -n '__ntool_at \'\'' -a sample-image -d 'Draw a picture from a prompt, edit pictures, or go on from prefix files'
 complete -c ntool -n '__ntool_at \'\'' -a verify-package -d 'Check a package'
 complete -c ntool -n '__ntool_at \'\'' -a doctor -d 'Show what this machine offers'
+complete -c ntool -n '__ntool_at \'\'' -a patchgen -d 'List, generate and check patched modelling files, and see what they rest on'
 complete -c ntool -n '__ntool_at \'\'' -a completion -d 'Print the completion script of a shell, to be sourced or saved where the shell looks'
 
 # inspect-headers
@@ -406,6 +435,76 @@ complete -c ntool -n '__ntool_at doctor' -l progress -x -a 'auto always never pl
 complete -c ntool -n '__ntool_at doctor' -l quiet -s q -d 'No notes on stderr.'
 complete -c ntool -n '__ntool_at doctor' -l verbose -s v -d 'Details and tracebacks on stderr.'
 complete -c ntool -n '__ntool_at doctor' -l help -s h -d 'Show this message and exit.'
+
+# patchgen
+complete -c ntool -n '__ntool_at patchgen' -l help -s h -d 'Show this message and exit.'
+complete -c ntool -n '__ntool_at patchgen' -a contract -d 'Say which patches rest on something that changed between two versions of their source'
+complete -c ntool -n '__ntool_at patchgen' -a check -d 'Compare committed modules with what their configs give now'
+complete -c ntool -n '__ntool_at patchgen' -a list -d 'List the configs of the project, or those named, with what they patch and write'
+complete -c ntool -n '__ntool_at patchgen' -a generate -d 'Write the patched modules of configs, each whole or not at all'
+
+# patchgen contract
+complete -c ntool -n '__ntool_at \'patchgen contract\'' -l old -x -a '(__fish_complete_directories)' -d 'The version patched so far: a folder of the import path, the package\'s own, or one with the file alone.'
+complete -c ntool -n '__ntool_at \'patchgen contract\'' -l new -x -a '(__fish_complete_directories)' -d 'The version to come, in the same form.'
+complete -c ntool -n '__ntool_at \'patchgen contract\'' -l config-name -s c -x -d 'Variable that is the PatchConfig.'
+complete -c ntool -n '__ntool_at \'patchgen contract\'' -l static -d 'Read configs as syntax; run nothing of them.'
+complete -c ntool -n '__ntool_at \'patchgen contract\'' -l allow -x -d 'Findings that are no errors here. May be repeated.'
+complete -c ntool -n '__ntool_at \'patchgen contract\'' -l json -d 'As --format jsonl.'
+complete -c ntool -n '__ntool_at \'patchgen contract\'' -l format -x -a 'jsonl table csv tsv' -d 'Form of the records. Default: table on a terminal, else jsonl.'
+complete -c ntool -n '__ntool_at \'patchgen contract\'' -l progress -x -a 'auto always never plain json' -d 'Progress on stderr.'
+complete -c ntool -n '__ntool_at \'patchgen contract\'' -l quiet -s q -d 'No notes on stderr.'
+complete -c ntool -n '__ntool_at \'patchgen contract\'' -l verbose -s v -d 'Details and tracebacks on stderr.'
+complete -c ntool -n '__ntool_at \'patchgen contract\'' -l help -s h -d 'Show this message and exit.'
+complete -c ntool -n '__ntool_at \'patchgen contract\' 1 1' -r -F
+
+# patchgen check
+complete -c ntool -n '__ntool_at \'patchgen check\'' -l fix -d 'Write what differs.'
+complete -c ntool -n '__ntool_at \'patchgen check\'' -l diff -d 'Diffs have to be there, not only to be right.'
+complete -c ntool -n '__ntool_at \'patchgen check\'' -l ignore-version -d 'Versions in the header do not count.'
+complete -c ntool -n '__ntool_at \'patchgen check\'' -l set -x -d 'Take the source module from this folder: as --new of contract.'
+complete -c ntool -n '__ntool_at \'patchgen check\'' -l config-name -s c -x -d 'Variable that is the PatchConfig.'
+complete -c ntool -n '__ntool_at \'patchgen check\'' -l static -d 'Read configs as syntax; run nothing of them.'
+complete -c ntool -n '__ntool_at \'patchgen check\'' -l allow -x -d 'Findings that are no errors here. May be repeated.'
+complete -c ntool -n '__ntool_at \'patchgen check\'' -l allow-duplicate -d 'As --allow duplicate-target: the last one wins.'
+complete -c ntool -n '__ntool_at \'patchgen check\'' -l allow-findings -d 'Write in spite of errors; the exit code stays 1.'
+complete -c ntool -n '__ntool_at \'patchgen check\'' -l json -d 'As --format jsonl.'
+complete -c ntool -n '__ntool_at \'patchgen check\'' -l format -x -a 'jsonl table csv tsv' -d 'Form of the records. Default: table on a terminal, else jsonl.'
+complete -c ntool -n '__ntool_at \'patchgen check\'' -l progress -x -a 'auto always never plain json' -d 'Progress on stderr.'
+complete -c ntool -n '__ntool_at \'patchgen check\'' -l quiet -s q -d 'No notes on stderr.'
+complete -c ntool -n '__ntool_at \'patchgen check\'' -l verbose -s v -d 'Details and tracebacks on stderr.'
+complete -c ntool -n '__ntool_at \'patchgen check\'' -l help -s h -d 'Show this message and exit.'
+complete -c ntool -n '__ntool_at \'patchgen check\' 1 9999' -r -F
+
+# patchgen list
+complete -c ntool -n '__ntool_at \'patchgen list\'' -l config-name -s c -x -d 'Variable that is the PatchConfig.'
+complete -c ntool -n '__ntool_at \'patchgen list\'' -l static -d 'Read configs as syntax; run nothing of them.'
+complete -c ntool -n '__ntool_at \'patchgen list\'' -l json -d 'As --format jsonl.'
+complete -c ntool -n '__ntool_at \'patchgen list\'' -l format -x -a 'jsonl table csv tsv' -d 'Form of the records. Default: table on a terminal, else jsonl.'
+complete -c ntool -n '__ntool_at \'patchgen list\'' -l progress -x -a 'auto always never plain json' -d 'Progress on stderr.'
+complete -c ntool -n '__ntool_at \'patchgen list\'' -l quiet -s q -d 'No notes on stderr.'
+complete -c ntool -n '__ntool_at \'patchgen list\'' -l verbose -s v -d 'Details and tracebacks on stderr.'
+complete -c ntool -n '__ntool_at \'patchgen list\'' -l help -s h -d 'Show this message and exit.'
+complete -c ntool -n '__ntool_at \'patchgen list\' 1 9999' -r -F
+
+# patchgen generate
+complete -c ntool -n '__ntool_at \'patchgen generate\'' -l output -s o -x -a '(__fish_complete_directories)' -d 'Write here, not beside the config.'
+complete -c ntool -n '__ntool_at \'patchgen generate\'' -l stdout -d 'Write the module of one config to standard output.'
+complete -c ntool -n '__ntool_at \'patchgen generate\'' -l diff -d 'Write the diff too; with --stdout only the diff.'
+complete -c ntool -n '__ntool_at \'patchgen generate\'' -l fingerprint -d 'Keep in the header what the patches rest on, for check to say what changed.'
+complete -c ntool -n '__ntool_at \'patchgen generate\'' -l set -x -d 'Take the source module from this folder: as --new of contract.'
+complete -c ntool -n '__ntool_at \'patchgen generate\'' -l config-name -s c -x -d 'Variable that is the PatchConfig.'
+complete -c ntool -n '__ntool_at \'patchgen generate\'' -l static -d 'Read configs as syntax; run nothing of them.'
+complete -c ntool -n '__ntool_at \'patchgen generate\'' -l allow -x -d 'Findings that are no errors here. May be repeated.'
+complete -c ntool -n '__ntool_at \'patchgen generate\'' -l allow-duplicate -d 'As --allow duplicate-target: the last one wins.'
+complete -c ntool -n '__ntool_at \'patchgen generate\'' -l allow-findings -d 'Write in spite of errors; the exit code stays 1.'
+complete -c ntool -n '__ntool_at \'patchgen generate\'' -l dry-run -d 'Check and plan; write nothing.'
+complete -c ntool -n '__ntool_at \'patchgen generate\'' -l json -d 'As --format jsonl.'
+complete -c ntool -n '__ntool_at \'patchgen generate\'' -l format -x -a 'jsonl table csv tsv' -d 'Form of the records. Default: table on a terminal, else jsonl.'
+complete -c ntool -n '__ntool_at \'patchgen generate\'' -l progress -x -a 'auto always never plain json' -d 'Progress on stderr.'
+complete -c ntool -n '__ntool_at \'patchgen generate\'' -l quiet -s q -d 'No notes on stderr.'
+complete -c ntool -n '__ntool_at \'patchgen generate\'' -l verbose -s v -d 'Details and tracebacks on stderr.'
+complete -c ntool -n '__ntool_at \'patchgen generate\'' -l help -s h -d 'Show this message and exit.'
+complete -c ntool -n '__ntool_at \'patchgen generate\' 1 9999' -r -F
 
 # completion
 complete -c ntool -n '__ntool_at completion' -l format -x -a 'jsonl table csv tsv' -d 'Form of the records. Default: table on a terminal, else jsonl.'

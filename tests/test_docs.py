@@ -21,7 +21,11 @@ DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.glob("*.md"))
 WRITTEN = [*PAGES, ROOT / "README.md"]
 TREE = completion.tree()
-OPTIONS = {c.name: {n for o in c.options for n in o.names} for c in TREE.commands}
+OPTIONS = {
+    c.name: {n for each in (c, *c.commands) for o in each.options for n in o.names}
+    for c in TREE.commands
+}
+"""Command -> its options; a group has those of all its commands."""
 OPTIONS[""] = {n for o in TREE.options for n in o.names}
 COMMON = set.intersection(*(names for name, names in OPTIONS.items() if name))
 UPDATE = "UPDATE_EXAMPLES" in os.environ

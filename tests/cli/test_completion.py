@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from ntool import completion
-from ntool.commands import COMMANDS
+from ntool.commands import COMMANDS, GROUPS
 from ntool.lib.families import neo_chat
 
 COMPLETIONS = Path(__file__).parents[2] / "completions"
@@ -65,6 +65,8 @@ def test_the_same_text_whatever_the_hash_seed(tmp_path: Path) -> None:
 def test_tree_has_all_commands_and_values() -> None:
     tree = completion.tree()
     assert tuple(c.name for c in tree.commands) == COMMANDS
+    inside = {c.name: tuple(i.word for i in c.commands) for c in tree.commands if c.commands}
+    assert inside == {name: words for name, (_, words) in GROUPS.items()}
     found = {
         (c.name, n): o.value
         for c in tree.commands
@@ -144,6 +146,14 @@ def test_values_named_by_a_help_text(text: str, words: tuple[str, ...]) -> None:
         ("ntool census demo:", ["shapes"]),
         ("ntool census x ", []),
         ("ntool census -- --f", []),
+        ("ntool patch", ["patchgen"]),
+        ("ntool patchgen ", list(GROUPS["patchgen"][1])),
+        ("ntool patchgen gen", ["generate"]),
+        ("ntool patchgen --", ["--help"]),
+        ("ntool patchgen generate --std", ["--stdout"]),
+        ("ntool patchgen generate --format=t", ["table", "tsv"]),
+        ("ntool patchgen check -c name de", ["demo.json"]),
+        ("ntool patchgen nonsense --", []),
         ("ntool inspect-headers x y demo:", ["shapes"]),
         ("ntool export-component demo:shapes ", list(neo_chat.COMPONENTS)),
         ("ntool export-component -o p demo:shapes embedding deco", ["decoder"]),
@@ -267,6 +277,9 @@ def test_fish_offers(tmp_path: Path) -> None:
     assert offers("ntool census --format t") == ["table", "tsv"]
     assert offers("ntool export-component --dtype f32 demo:shapes deco") == ["decoder"]
     assert offers("ntool census x ") == []
+    assert sorted(offers("ntool patchgen ")) == sorted(GROUPS["patchgen"][1])
+    assert offers("ntool patchgen generate --std") == ["--stdout"]
+    assert offers("ntool patchgen check -c name de") == ["demo.json"]
 
 
 def test_command_prints_the_script() -> None:

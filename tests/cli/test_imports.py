@@ -13,7 +13,7 @@ GGUF = str(Path(__file__).parents[1] / "data" / "qwen4-exp" / "gguf")
 HEAVY = {
     "numpy", "onnx", "onnxruntime", "huggingface_hub", "PIL", "tokenizers", "gguf", "fsspec",
     "ml_dtypes", "safetensors", "jsonschema", "matplotlib", "tqdm", "rich", "pydantic", "requests",
-    "httpx", "torch", "transformers", "asyncio", "ssl",
+    "httpx", "torch", "transformers", "asyncio", "ssl", "libcst",
 }  # fmt: skip
 
 LOADED = """
@@ -43,6 +43,8 @@ def loaded(*arguments: str) -> set[str]:
         ["sample-image", "--help"],
         ["export-component", "--help"],
         ["verify-package", "--help"],
+        ["patchgen", "--help"],
+        ["patchgen", "generate", "--help"],
         ["inspect-headers", "demo:shapes"],
         ["inspect-headers", "demo:shapes", "--format", "table"],
         ["census", "demo:shapes"],

@@ -1,0 +1,2 @@
+from .bodies import *
+from .bodies import _hidden as shown

@@ -1,0 +1,452 @@
+"""The commands generate, check and list: options, streams, files, exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import sys
+from pathlib import Path
+
+import pytest
+
+from ntool.lib.errors import EnvironmentProblem, UsageProblem
+from ntool.lib.patchgen import output
+from ntool.lib.patchgen.output import write_all
+
+from ..conftest import run_ntool
+from .projects import MINI, copy_project, make_project, patchgen
+
+MODULE = f"{MINI}/generated/patched_mini_all.py"
+ALL, MODEL = (
+    "fixkit.models.mini.mini_all_patch_gen_config",
+    f"{MINI}/mini_model_patch_gen_config.py",
+)
+DANGLING = "fixkit.models.hazards.dangling_patch_gen_config"
+OUT = "kit/generated/out.py"
+
+
+def settings(root: Path, *lines: str) -> None:
+    path = root / "pyproject.toml"
+    path.write_text(path.read_text() + "".join(f"{line}\n" for line in lines))
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    return copy_project(tmp_path)
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Path:
+    return make_project(
+        tmp_path / "p",
+        "import os\ndef f(x):\n    return os\n",
+        '@config.replace_function("f")\ndef g(x):\n    return 1\n',
+    )
+
+
+def tree(root: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(root)): p.read_bytes() for p in root.rglob("*") if p.is_file()}
+
+
+def test_generate_twice_and_check(project: Path) -> None:
+    first = patchgen("generate", ALL, MODEL, "--diff", cwd=project)
+    states = [(r["role"], r["state"]) for r in first.of("file")]
+    assert states == [("module", "written"), ("diff", "written")] * 2 and first.code == 0
+    files, times = tree(project), (project / MODULE).stat().st_mtime_ns
+    again = patchgen("generate", ALL, MODEL, "--diff", cwd=project)
+    assert {r["state"] for r in again.of("file")} == {"unchanged"}
+    assert tree(project) == files and (project / MODULE).stat().st_mtime_ns == times
+    done = patchgen("check", ALL, MODEL, "--diff", cwd=project)
+    assert (done.code, done.of("problem"), done.err) == (0, [], "")
+    assert done.of("summary")[0]["configs"] == 2
+
+
+def test_stdout_is_what_generate_writes(project: Path) -> None:
+    patchgen("generate", ALL, "--diff", cwd=project)
+    done = patchgen("generate", ALL, "--stdout", cwd=project)
+    assert (done.code, done.err, done.out) == (0, "", (project / MODULE).read_text())
+    diff = patchgen("generate", ALL, "--stdout", "--diff", cwd=project).out
+    assert diff == (project / MODULE).with_suffix(".diff").read_text()
+    assert patchgen("generate", ALL, "--stdout", "--dry-run", cwd=project).out == ""
+
+
+def test_findings_of_a_filter_go_to_standard_error(project: Path) -> None:
+    done = patchgen("generate", DANGLING, "--stdout", cwd=project)
+    assert (done.code, done.out) == (1, "")
+    assert done.err.startswith("ntool patchgen generate: error: fixkit/models/hazards/dangling_")
+    for option in (["--json"], ["--format", "jsonl"]):
+        done = patchgen("generate", DANGLING, "--stdout", "--allow-findings", *option, cwd=project)
+        (record,) = map(json.loads, done.err.splitlines())
+        assert done.code == 1 and record["code"] == "dangling-name" and "class MiniNorm" in done.out
+
+
+def test_findings_that_are_allowed(project: Path) -> None:
+    for allowed in ("dangling-name", "dangling-name:MiniExtra"):
+        done = patchgen("generate", DANGLING, "--dry-run", "--allow", allowed, cwd=project)
+        (found,) = done.of("problem")
+        assert done.code == 0 and found["severity"] == "info" and "(allowed)" in found["message"]
+    for other in ("dangling-name:Other", "drift"):
+        assert patchgen("generate", DANGLING, "--dry-run", "--allow", other, cwd=project).code == 1
+    settings(project, 'allow = ["dangling-name:MiniExtra"]')
+    assert patchgen("generate", DANGLING, cwd=project).code == 0
+    assert patchgen("check", DANGLING, cwd=project).code == 0
+
+
+def test_a_duplicate_may_be_meant(tmp_path: Path) -> None:
+    config = "".join(
+        f'@config.replace_function("f")\ndef g{n}():\n    return {n}\n' for n in (1, 2)
+    )
+    root = make_project(tmp_path / "p", "def f():\n    return 0\n", config)
+    assert patchgen("generate", cwd=root).code == 1
+    done = patchgen("generate", "--allow-duplicate", cwd=root)
+    assert done.code == 0 and "return 2" in (root / OUT).read_text()
+    assert patchgen("check", "--allow-duplicate", cwd=root).code == 0
+
+
+def test_written_in_spite_of_findings(project: Path) -> None:
+    done = patchgen("generate", DANGLING, "--allow-findings", cwd=project)
+    assert done.code == 1 and len(done.of("file")) == 1
+    done = patchgen("check", DANGLING, cwd=project)
+    assert done.code == 1 and [p["code"] for p in done.of("problem")] == ["dangling-name"]
+    (project / done.of("problem")[0]["file"]).touch()
+    path = project / "fixkit/models/hazards/generated/patched_dangling.py"
+    path.write_text("x = 1\n")
+    assert patchgen("check", DANGLING, "--fix", cwd=project).code == 1
+    assert path.read_text() == "x = 1\n", "what generate does not write, --fix does not either"
+    patchgen("check", DANGLING, "--fix", "--allow-findings", cwd=project)
+    assert "class MiniNorm" in path.read_text()
+
+
+def test_what_check_says_of_a_difference(small: Path) -> None:
+    patchgen("generate", "--diff", cwd=small)
+    text = (small / OUT).read_text()
+    (small / OUT).write_text(text.replace("return 1", "return 2") + "x = 1\n")
+    done = patchgen("check", cwd=small)
+    (found,) = done.of("problem")
+    assert (done.code, found["code"], found["file"]) == (1, "drift", OUT)
+    line = text[: text.index("return 1")].count("\n") + 1
+    assert found["message"] == (
+        f"differs from line {line}: 2 lines here are not generated, 1 are missing"
+    )
+    done = patchgen("check", "--fix", cwd=small)
+    assert done.code == 0 and (small / OUT).read_text() == text
+    assert [(f["path"], f["state"]) for f in done.of("file")] == [(OUT, "written")]
+    assert done.of("problem")[0]["severity"] == "info"
+
+
+def test_line_ends_of_a_checkout_are_no_difference(small: Path) -> None:
+    patchgen("generate", "--diff", cwd=small)
+    for path in (small / "kit/generated").iterdir():
+        path.write_bytes(path.read_bytes().replace(b"\n", b"\r\n"))
+    assert patchgen("check", "--diff", cwd=small).code == 0
+
+
+def test_a_committed_file_that_is_no_text(small: Path) -> None:
+    patchgen("generate", cwd=small)
+    (small / OUT).write_bytes(b"\xff\xfe")
+    done = patchgen("check", cwd=small)
+    assert (done.code, done.of("problem")[0]["code"]) == (1, "drift")
+    assert patchgen("check", "--fix", cwd=small).code == 0
+    assert patchgen("check", cwd=small).code == 0
+
+
+def test_a_diff_has_to_be_right_where_it_is_and_there_where_it_is_asked_for(small: Path) -> None:
+    patchgen("generate", cwd=small)
+    assert patchgen("check", cwd=small).code == 0
+    assert patchgen("check", "--diff", cwd=small).code == 1
+    path = small / OUT.replace(".py", ".diff")
+    path.write_text("stale\n")
+    assert patchgen("check", cwd=small).of("problem")[0]["name"] == "out.diff"
+    assert patchgen("check", "--fix", cwd=small).code == 0
+    assert patchgen("check", "--diff", cwd=small).code == 0
+
+
+def test_versions_may_be_left_out_of_the_comparison(small: Path) -> None:
+    patchgen("generate", "--diff", cwd=small)
+    config = small / "kit/one_patch_gen_config.py"
+    config.write_text(config.read_text().replace('version="1"', 'version="2"'))
+    assert patchgen("check", cwd=small).code == 1
+    assert patchgen("check", "--ignore-version", cwd=small).code == 0
+    config.write_text(config.read_text().replace("return 1", "return 2"))
+    assert patchgen("check", "--ignore-version", cwd=small).code == 1
+
+
+def test_the_version_is_that_of_the_installed_package(tmp_path: Path) -> None:
+    root = make_project(tmp_path / "p", "", "config.transformers_version = None\n")
+    (root / "kit/one_patch_gen_config.py").write_text(
+        (root / "kit/one_patch_gen_config.py").read_text().replace("lib.model", "typer.colors")
+    )
+    text = patchgen("generate", "kit.one_patch_gen_config", "--stdout", cwd=root).out
+    from importlib.metadata import version
+
+    assert f"# Based on: typer=={version('typer')}\n" in text
+    other = root / "site"
+    (other / "typer").mkdir(parents=True)
+    (other / "typer-9.dist-info").mkdir()
+    (other / "typer-9.dist-info/METADATA").write_text("Name: typer\nVersion: 9\n")
+    (other / "typer/colors.py").write_text("OTHER = 1\n")
+    options = ["--stdout", "--set", f"source={other}"]
+    text = patchgen("generate", "kit.one_patch_gen_config", *options, cwd=root).out
+    assert "# Based on: typer==9\n" in text and "OTHER = 1\n" in text
+
+
+def test_files_without_a_config(project: Path) -> None:
+    patchgen("generate", ALL, MODEL, "--diff", cwd=project)
+    folder = project / MINI / "generated"
+    for name in ("stray.py", "stray.diff", "__init__.py", "notes.txt"):
+        (folder / name).touch()
+    for name in ("hazards", "mini_moe"):
+        for config in (project / "fixkit/models" / name).glob("*_config.py"):
+            config.unlink()
+    done = patchgen("check", cwd=project)
+    orphans = [(p["code"], p["file"]) for p in done.of("problem")]
+    assert orphans == [("orphan", f"{MINI}/generated/stray.{e}") for e in ("diff", "py")]
+    assert done.code == 1
+    assert patchgen("check", ALL, cwd=project).code == 0, "named configs alone are judged"
+    (project / MODEL).write_text("import no_such_module\n")
+    done = patchgen("check", cwd=project)
+    assert [p["code"] for p in done.of("problem")] == ["config-not-loaded"], (
+        "whose files are whose?"
+    )
+
+
+def test_a_config_under_another_name_owns_its_file(project: Path) -> None:
+    name = "fixkit.models.hazards.other_name_patch_gen_config"
+    assert patchgen("generate", name, "-c", "settings", cwd=project).code == 0
+    done = patchgen("check", cwd=project)
+    assert "orphan" not in {p["code"] for p in done.of("problem")}
+    assert "skipped" in patchgen("list", "-v", cwd=project).err
+
+
+def test_two_configs_for_one_file(tmp_path: Path) -> None:
+    root = make_project(tmp_path / "p", "x = 1\n", "")
+    text = (root / "kit/one_patch_gen_config.py").read_text()
+    (root / "kit/two_patch_gen_config.py").write_text(text)
+    done = patchgen("generate", cwd=root)
+    (found,) = done.of("problem")
+    assert (done.code, found["code"], found["config"]) == (
+        1,
+        "duplicate-output",
+        "kit.two_patch_gen_config",
+    )
+    assert len(done.of("file")) == 1
+
+
+def test_list(project: Path) -> None:
+    done = patchgen("list", ALL, cwd=project)
+    (record,) = done.of("config")
+    assert record["path"] == f"{MINI}/mini_all_patch_gen_config.py"
+    assert record["values"] == {
+        "config": ALL,
+        "source": "upkit.models.mini.modeling_mini",
+        "output": MODULE,
+        "patches": {"class_replacement": 2, "function_replacement": 1, "method_override": 5},
+        "description": "every primitive",
+    }
+    table = patchgen("list", "--format", "table", cwd=project)
+    assert "mini_all_patch_gen_config.py" in table.out
+    assert patchgen("list", "--static", cwd=project).of("config") == patchgen(
+        "list", cwd=project
+    ).of("config")
+
+
+def test_static_gives_the_same_bytes(project: Path) -> None:
+    for config in (ALL, MODEL):
+        run = patchgen("generate", config, "--stdout", cwd=project)
+        read = patchgen("generate", config, "--stdout", "--static", cwd=project)
+        assert (read.code, read.out) == (run.code, run.out)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["generate", "--stdout"],
+        ["generate", ALL, MODEL, "--stdout"],
+        ["generate", ALL, "--stdout", "-o", "x"],
+        ["generate", "--set", "target=x"],
+        ["generate", "--set", "source=no/such/folder"],
+        ["generate", "--allow", "no-such-code"],
+        ["check", "--output", "x"],
+        ["nonsense"],
+        [],
+    ],
+)
+def test_wrong_use(arguments: list[str], project: Path) -> None:
+    before = tree(project)
+    done = patchgen(*arguments, cwd=project)
+    assert done.code == 2 and done.err
+    assert tree(project) == before
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["search_root = 1", 'package_prefix = "a-b"', 'search_root = ""', 'formatter = "ruff"',
+     "shim_modules = [1]", 'search_root = "no/such"', "[["],
+)  # fmt: skip
+def test_wrong_settings(line: str, small: Path) -> None:
+    text = (small / "pyproject.toml").read_text()
+    key = line.partition(" ")[0]
+    kept = "".join(x + "\n" for x in text.splitlines() if not x.startswith(key))
+    (small / "pyproject.toml").write_text(kept + line + "\n")
+    for command in ("generate", "check", "list"):
+        assert patchgen(command, cwd=small).code == 2
+
+
+def test_the_nearest_table_counts_and_ours_first(small: Path) -> None:
+    settings(small, "[tool.patchgen]", 'search_root = "elsewhere"', 'package_prefix = "x"')
+    inner = small / "kit" / "deep"
+    inner.mkdir()
+    (inner / "pyproject.toml").write_text("[project]\nname = 'without a table'\n")
+    done = patchgen("list", cwd=inner)
+    assert [r["values"]["config"] for r in done.of("config")] == ["kit.one_patch_gen_config"]
+
+
+UPPER = """\
+import sys
+if sys.argv[1:] == ["--version"]:
+    print("upper 1.0\\nmore")
+    sys.exit(0)
+text = sys.stdin.read()
+if sys.argv[1].endswith("kit/generated/out.py"):
+    text = text.replace("return 1", "return (1)")
+if "FAIL" in text:
+    print("cannot format", file=sys.stderr)
+    sys.exit(2)
+sys.stdout.write(text)
+"""
+
+
+@pytest.fixture
+def formatter(small: Path) -> Path:
+    """A formatter whose rule is tied to the path of the generated module."""
+    program = small / "upper"
+    program.write_text(f"#!{sys.executable}\n{UPPER}")
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    settings(small, 'formatter = ["./upper", "{path}"]')
+    return small
+
+
+def test_the_formatter_is_a_filter_that_knows_the_final_path(formatter: Path) -> None:
+    assert patchgen("generate", "--diff", cwd=formatter).code == 0
+    text = (formatter / OUT).read_text()
+    assert "return (1)" in text and "# Formatter: upper 1.0\n" in text
+    assert "+    return (1)" in (formatter / OUT.replace(".py", ".diff")).read_text()
+    for _ in range(2):
+        assert patchgen("check", "--diff", cwd=formatter / "kit").code == 0
+        assert patchgen("check", "--fix", cwd=formatter).of("file") == []
+        assert patchgen("generate", cwd=formatter).of("file")[0]["state"] == "unchanged"
+
+
+def test_another_formatter_is_told_apart_from_drift(formatter: Path) -> None:
+    patchgen("generate", cwd=formatter)
+    program = formatter / "upper"
+    program.write_text(program.read_text().replace("1.0", "2.0").replace("(1)", "((1))"))
+    done = patchgen("check", cwd=formatter)
+    (found,) = done.of("problem")
+    assert (done.code, found["code"]) == (1, "formatter-changed")
+    assert found["message"].startswith("written with formatter upper 1.0, now upper 2.0: differs")
+    assert patchgen("check", "--fix", cwd=formatter).code == 0
+    (formatter / OUT).write_text((formatter / OUT).read_text() + "x = 1\n")
+    assert [p["code"] for p in patchgen("check", cwd=formatter).of("problem")] == ["drift"]
+
+
+def test_a_formatter_that_fails(formatter: Path) -> None:
+    config = formatter / "kit/one_patch_gen_config.py"
+    config.write_text(config.read_text().replace("return 1", "return 'FAIL'"))
+    done = patchgen("generate", cwd=formatter)
+    assert done.code == 6 and "formatter './upper': exit code 2 (cannot format)" in done.err
+    assert not (formatter / OUT).exists()
+    (formatter / "upper").unlink()
+    done = patchgen("generate", cwd=formatter)
+    assert done.code == 6 and "formatter './upper': cannot be run" in done.err
+
+
+def test_both_files_or_none(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    patchgen("generate", "--diff", cwd=small)
+    config = small / "kit/one_patch_gen_config.py"
+    config.write_text(config.read_text().replace("return 1", "return 2"))
+    before = tree(small)
+    replace = os.replace
+
+    def failing(a: str, b: str) -> None:
+        if b.endswith(".diff"):
+            raise OSError(28, "No space left on device")
+        replace(a, b)
+
+    monkeypatch.setattr(output.os, "replace", failing)
+    done = patchgen("generate", "--diff", cwd=small)
+    assert done.code == 6 and "No space left" in done.err
+    assert tree(small) == before
+
+
+def test_new_folders_go_again_when_writing_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(fd: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(output.os, "fsync", failing)
+    with pytest.raises(EnvironmentProblem):
+        write_all({tmp_path / "a/b/c.py": "x", tmp_path / "a/d.py": "y"})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_in_the_way(small: Path) -> None:
+    (small / OUT).mkdir(parents=True)
+    assert patchgen("generate", cwd=small).code == 2
+    with pytest.raises(UsageProblem):
+        write_all({small / OUT: "x"})
+
+
+def test_a_link_stays(small: Path, tmp_path: Path) -> None:
+    (small / "kit/generated").mkdir()
+    (tmp_path / "target.py").write_text("old\n")
+    (small / OUT).symlink_to(tmp_path / "target.py")
+    patchgen("generate", cwd=small)
+    assert (small / OUT).is_symlink() and "return 1" in (tmp_path / "target.py").read_text()
+
+
+BLOCKED = """
+import sys
+sys.modules["libcst"] = None
+from ntool.guard import run
+sys.exit(run(sys.argv[1:]))
+"""
+
+
+def test_without_libcst(small: Path) -> None:
+    import subprocess
+
+    for command in ("generate", "check"):
+        done = subprocess.run(
+            [sys.executable, "-c", BLOCKED, "patchgen", command],
+            cwd=small,
+            capture_output=True,
+            text=True,
+        )
+        said = "libcst is not installed (pip install 'ntool[patchgen]')"
+        assert done.returncode == 6 and done.stderr == f"ntool patchgen {command}: {said}\n"
+
+
+def test_as_a_process_nothing_heavy_is_loaded(small: Path) -> None:
+    code = (
+        "import sys\nfrom ntool.guard import run\ncode = run(sys.argv[1:])\n"
+        "bad = {'numpy', 'onnx', 'torch', 'transformers', 'lib'} & set(sys.modules)\n"
+        "sys.exit(code or (9 if bad else 0))"
+    )
+    import subprocess
+
+    for words in (["generate"], ["check"], ["list"]):
+        done = subprocess.run(
+            [sys.executable, "-c", code, "patchgen", *words], cwd=small, capture_output=True
+        )
+        assert done.returncode == 0, done.stderr
+
+
+def test_in_a_pipe(project: Path) -> None:
+    done = run_ntool("patchgen", "generate", ALL, "--stdout", cwd=project)
+    assert done.code == 0 and done.out.startswith("# ====")
+    compile(done.out, "x", "exec", dont_inherit=True)
+    done = run_ntool("patchgen", "check", ALL, cwd=project)
+    assert done.code == 1 and done.records[-1]["kind"] == "end"
