@@ -253,7 +253,7 @@ def test_text_and_pictures(packages: Path, tmp_path: Path, ntool, monkeypatch) -
     bounds = np.cumsum([0, *(t * h * w for t, h, w in grids)])
     rows = [before["pixel_values"][a:b] for a, b in pairwise(bounds)]
     given = list(zip(rows, grids, strict=True))
-    monkeypatch.setattr(processor, "preprocess", lambda image, p: given[image.width])
+    monkeypatch.setattr(processor, "preprocess", lambda image, *_: given[image.width])
     options = []
     for n in range(2):
         Image.new("RGB", (n or 2, 1)).save(tmp_path / f"{n}.png")

@@ -25,7 +25,7 @@ def policy(subject: Subject, part: Part) -> list[Finding]:
         if allowed is not None and entry[key] not in allowed:
             text = f"{part.file}: {key} {entry[key]} of {manifest['family']}'s {part.name}"
             findings.append(bad(text, list(allowed), entry[key], reason="refused"))
-    if abi is not None and not findings:
+    if abi is not None and not findings and not subject.weights_only:
         findings += _arithmetic(part, abi.ports(manifest).get(part.name, {}))
     for e in part.externals:
         found = type_name(e.tensor.data_type)
