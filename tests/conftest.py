@@ -3,16 +3,21 @@ checkpoint."""
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
+
+from .fork_server import Server, served
 
 DATA = Path(__file__).parent / "data"
 
@@ -33,10 +38,42 @@ class Ended:
         return [r for r in self.records if r["kind"] == kind]
 
 
+WARNINGS = {"PYTHONWARNINGS": "error::RuntimeWarning"}
+"""A warning of NumPy ends the command as a bug, as in the tests' own process."""
+_kept = ExitStack()
+_servers: list[tuple[Server, dict[str, str]]] = []
+"""The process that answers calls, and the environment that it has."""
+
+
+def server() -> Server | None:
+    """The process that forks for each call, started with the first one; None where a test has
+    changed the environment since."""
+    if not _servers:
+        folder = _kept.enter_context(TemporaryDirectory())
+        env = {**os.environ, **WARNINGS}
+        _servers.append((_kept.enter_context(served(Path(folder), env)), _environment()))
+        atexit.register(_kept.close)
+    found, env = _servers[0]
+    return found if env == _environment() else None
+
+
+def _environment() -> dict[str, str]:
+    return {k: v for k, v in os.environ.items() if k != "PYTEST_CURRENT_TEST"}
+
+
 def run_ntool(*arguments: object, stdin: str | None = None, **options: Any) -> Ended:
-    """`ntool ARGUMENTS` as a process of its own."""
-    # a warning of NumPy ends the command as a bug, as in the tests' own process
-    warnings = {"PYTHONWARNINGS": "error::RuntimeWarning"}
+    """`ntool ARGUMENTS` as a process of its own: forked from one that has the libraries loaded,
+    unless it needs another environment or more than a folder and a text to read."""
+    forks = server() if options.keys() <= {"cwd", "timeout"} else None
+    if forks is not None:
+        folder = Path(options.get("cwd") or Path.cwd())
+        given = [str(a) for a in arguments]
+        code, out, err = forks.called(
+            given, folder, (stdin or "").encode(), options.get("timeout", 120)
+        )
+        # as a text stream reads them
+        return Ended(code, *(b.decode().replace("\r\n", "\n") for b in (out, err)))
+    warnings = WARNINGS
     env = {**os.environ, **warnings, **options.pop("env", {})}
     done = subprocess.run(
         [sys.executable, "-m", "ntool", *map(str, arguments)],

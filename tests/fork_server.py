@@ -82,6 +82,40 @@ class Server:
     def __init__(self, address: str) -> None:
         self._address = address
 
+    def called(
+        self, arguments: list[str], cwd: Path, stdin: bytes = b"", timeout: float = 120
+    ) -> tuple[int, bytes, bytes]:
+        """Run `ntool ARGUMENTS` in a folder: exit code, and what it wrote.
+
+        Raises:
+            TimeoutError: no answer in time.
+        """
+        answer, out, err, _ = self._asked([str(cwd), *arguments], stdin, timeout)
+        return int(answer or b"70"), out, err
+
+    def _asked(
+        self, words: list[str], stdin: bytes, timeout: float
+    ) -> tuple[bytes, bytes, bytes, float]:
+        """The answer to a message, standard output and error, and the seconds that it took."""
+        with (
+            TemporaryFile() as given,
+            TemporaryFile() as out,
+            TemporaryFile() as err,
+            socket.socket(socket.AF_UNIX) as call,
+        ):
+            given.write(stdin)
+            given.seek(0)
+            call.settimeout(timeout)
+            call.connect(self._address)
+            streams = [f.fileno() for f in (given, out, err)]
+            started = time.monotonic()
+            socket.send_fds(call, [os.fsencode("\0".join(words))], streams)
+            answer = b"".join(iter(lambda: call.recv(1 << 16), b""))
+            seconds = time.monotonic() - started
+            out.seek(0)
+            err.seek(0)
+            return answer, out.read(), err.read(), seconds
+
     def watched(
         self, arguments: list[str], cwd: Path, inside: Path, writable: list[Path]
     ) -> Watched:
@@ -94,22 +128,8 @@ class Server:
             TimeoutError: no answer after a minute.
         """
         words = [WATCHED, str(inside), os.pathsep.join(map(str, writable)), str(cwd), *arguments]
-        with (
-            TemporaryFile() as out,
-            TemporaryFile() as err,
-            open(os.devnull, "rb") as nothing,
-            socket.socket(socket.AF_UNIX) as call,
-        ):
-            call.settimeout(60)
-            call.connect(self._address)
-            streams = [f.fileno() for f in (nothing, out, err)]
-            started = time.monotonic()
-            socket.send_fds(call, [os.fsencode("\0".join(words))], streams)
-            answer = b"".join(iter(lambda: call.recv(1 << 16), b""))
-            seconds = time.monotonic() - started
-            out.seek(0)
-            err.seek(0)
-            said, warned = out.read().decode(), err.read().decode()
+        answer, out, err, seconds = self._asked(words, b"", 60)
+        said, warned = out.decode(), err.decode()
         assert answer, f"{arguments}: the process died: {warned[-2000:]}"
         return Watched(out=said, err=warned, seconds=seconds, **json.loads(answer))
 
