@@ -478,7 +478,18 @@ def test_the_checks_end_with_the_command(endless: Path) -> None:
         process.terminate()
         _, said = process.communicate(timeout=10)
     assert process.returncode == 143 and b"Traceback" not in said
-    assert not Path(f"/proc/{child}").exists()
+    until = time.monotonic() + 20
+    while _runs(child) and time.monotonic() < until:
+        time.sleep(0.01)
+    assert not _runs(child)
+
+
+def _runs(process: int) -> bool:
+    """Whether it is there, and not only waits for somebody to ask how it ended."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 def _child_of(parent: int) -> int:
