@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from .fork_server import Server, served
+from .fork_server import Server, one_thread, served
 
 DATA = Path(__file__).parent / "data"
 
@@ -36,6 +36,9 @@ class Ended:
 
     def of(self, kind: str) -> list[dict[str, Any]]:
         return [r for r in self.records if r["kind"] == kind]
+
+
+one_thread()
 
 
 WARNINGS = {"PYTHONWARNINGS": "error::RuntimeWarning"}

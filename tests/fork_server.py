@@ -177,7 +177,7 @@ def serve(address: str, light: bool = False) -> NoReturn:
     made = app.application()
     app.application = lambda: made
     if not light:
-        _one_thread()
+        one_thread()
     gc.freeze()  # the collector of a child then leaves the pages of the server alone
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(address)
@@ -195,15 +195,18 @@ def serve(address: str, light: bool = False) -> NoReturn:
         call.close()
 
 
-def _one_thread() -> None:
+def one_thread() -> None:
     """Sessions of one thread unless another number is asked for: threads of ONNX Runtime spin while
     they wait, which costs twice the work itself in graphs of this size."""
     import onnxruntime as ort
 
     class Session(ort.InferenceSession):
-        def __init__(self, path: str, sess_options: ort.SessionOptions, **more: object) -> None:
-            sess_options.intra_op_num_threads = sess_options.intra_op_num_threads or 1
-            super().__init__(path, sess_options, **more)
+        def __init__(
+            self, path: str | bytes, sess_options: ort.SessionOptions | None = None, **more: object
+        ) -> None:
+            options = sess_options or ort.SessionOptions()
+            options.intra_op_num_threads = options.intra_op_num_threads or 1
+            super().__init__(path, options, **more)
 
     ort.InferenceSession = Session
 
