@@ -97,6 +97,8 @@ def verify_package(
             raise UsageProblem("--write-manifest with --manifest", expected="one of them")
         if force and compact is None:
             raise UsageProblem("--force", expected="--compact OUT with it")
+        if compact == "":
+            raise UsageProblem("--compact", found="nothing", expected="a folder name")
         left_out = [*(skip or ()), *(["data.orphans"] if compact else [])]  # what it is to remove
         ids = verify.select(check or (), left_out, run=not no_run)
         named = {i for i in ids if i in (check or ())}

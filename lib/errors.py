@@ -41,7 +41,10 @@ def printable(text: object) -> str:
     surrogates are written as `\\xNN` or `\\uNNNN`, so that a tensor name cannot colour or reorder a
     terminal or forge a line of output.
     """
-    s = str(text)
+    try:
+        s = str(text)
+    except Exception:  # an exception of a stranger's code may not say what it is
+        s = type(text).__name__
     if s.isascii() and s.isprintable():
         return s
     out = []

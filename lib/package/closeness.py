@@ -119,7 +119,7 @@ class _Sums:
             "outside": self.outside,
             "of": self.count,
             "max_abs": _told(self._max),
-            "rel_l2": None if rel is None else _told(rel),
+            "rel_l2": None if rel is None or not n else _told(rel),
             "pearson": self._pearson(),
             "worst": _told(self._worst) if self._limit else None,
         }

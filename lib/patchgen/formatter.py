@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 from collections.abc import Sequence
 from functools import cached_property
@@ -10,7 +11,7 @@ from pathlib import Path
 from ..errors import EnvironmentProblem, printable
 
 PATH = "{path}"
-SECONDS = 120
+SECONDS = 30
 """For one module; formatters take a tenth of a second."""
 
 
@@ -43,6 +44,14 @@ class Formatter:
             out = self._run(arguments, text.encode()).decode()
         except UnicodeDecodeError as e:
             raise EnvironmentProblem(f"formatter '{self._command[0]}': output is no UTF-8") from e
+        try:
+            kept = bool(ast.parse(out).body) or not ast.parse(text).body
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as e:
+            raise EnvironmentProblem(
+                f"formatter '{self._command[0]}': output is not Python ({printable(e)})"
+            ) from e
+        if not kept:
+            raise EnvironmentProblem(f"formatter '{self._command[0]}': output is empty")
         return out.replace("\r\n", "\n")
 
     def _run(self, arguments: list[str], given: bytes) -> bytes:

@@ -399,8 +399,9 @@ def plan_of(
                 raise InputError(f"{where}: {name}", found=repr(value), expected=expected)
     target_file = text(config.target_file, "target_file")
     wrong = target_file in ("", ".", "..") or target_file.endswith(".diff")
-    if wrong or {"/", "\\", "\0"} & {*target_file}:
-        raise InputError(f"{where}: target_file", found=target_file, expected="a file name")
+    wrong |= not target_file.endswith(".py") or len(target_file.encode(errors="replace")) > 250
+    if wrong or {"/", "\\"} & {*target_file} or not target_file.isprintable():
+        raise InputError(f"{where}: target_file", found=target_file, expected="name of a .py file")
     for helper in config.positioned_helpers:
         if getattr(helper, "placement", "after") != "after":
             expected = "'after'"

@@ -6,6 +6,7 @@ embedding.py.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -124,6 +125,87 @@ def cache_faults(manifest: dict[str, Any]) -> Iterator[tuple[str, Any, Any]]:
             text = "cache: roles that belong to no layer" if layer is None else ""
             expected = " or ".join(", ".join(sorted(kind)) for kind in kinds)
             yield text or f"cache: roles of layer {layer}", expected, sorted(found)
+
+
+def workflow_faults(manifest: dict[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+    """(text, expected, actual) of what a workflow says otherwise than the family's."""
+    given, there = manifest["workflow"], set(manifest["components"])
+    text = manifest["variant"].get("input") == "text"
+    each_token = ["decoder"] if text else ["embedding", "decoder"]
+    ids = ["decoder.input_ids"] if text else ["embedding.input_ids", "decoder.ple_input_ids"]
+    inputs = {
+        "token_ids": ids,
+        "attention_mask": ["decoder.attention_mask"],
+        "position_ids": ["decoder.position_ids"],
+    }
+    for name, ports in inputs.items():
+        wanted = [p for p in ports if p.split(".")[0] in there]
+        if given["inputs"].get(name) != wanted:
+            yield f"workflow.inputs.{name}", wanted, given["inputs"].get(name)
+    for name in given["inputs"].keys() - inputs.keys():
+        yield f"workflow.inputs.{name}", None, given["inputs"][name]
+    place = given["positions"]
+    fixed: dict[str, Any] = {"rule": "mrope", "channels": 4, "merge_size": 2, "video": False}
+    if text:
+        tokens = ("image_token_id", "vision_start_token_id", "vision_end_token_id")
+        fixed |= dict.fromkeys(tokens)
+    for name, value in fixed.items():
+        if place.get(name) != value:
+            yield f"workflow.positions.{name}", value, place.get(name)
+    chat = given["tasks"].get("chat")
+    if chat is None:
+        if set(each_token) <= there:
+            yield "workflow.tasks.chat", each_token, None
+        return
+    own = {
+        "prefixes": {"cond": "chat"},
+        "once": [*([] if text else ["vision_encoder"]), *each_token],
+    }
+    for name, value in own.items():
+        if chat.get(name) != value:
+            yield f"workflow.tasks.chat.{name}", value, chat.get(name)
+    decode = chat.get("decode", {})
+    if decode.get("each_token") != each_token:
+        yield "workflow.tasks.chat.decode.each_token", each_token, decode.get("each_token")
+    refused = {i for c in manifest["components"].values() for i in c["unsupported_token_ids"]}
+    stop = decode.get("stop_token_ids") or []
+    if not stop or not all(0 <= i < manifest["vocab_size"] and i not in refused for i in stop):
+        words = f"ids below {manifest['vocab_size']} that no component refuses"
+        yield "workflow.tasks.chat.decode.stop_token_ids", words, stop
+
+
+def property_faults(
+    manifest: dict[str, Any], component: str, properties: dict[str, str]
+) -> Iterator[tuple[str, Any, Any]]:
+    """(text, expected, actual) where package.json contradicts what a graph says of itself."""
+    name = "ntool.unsupported_token_ids"
+    told = _json(properties.get(name)) or []
+    listed = manifest["components"][component]["unsupported_token_ids"]
+    if set(listed) < set(told) or (
+        listed and not told
+    ):  # others are what no constant of the graph guards: flow.tokens
+        yield f"unsupported_token_ids, and property {name}", told, listed
+    if component != "decoder":
+        return
+    name = "ntool.state_manifest"
+    state = _json(properties.get(name))
+    if not isinstance(state, dict):
+        yield f"property {name}", "a JSON object", properties.get(name)
+        return
+    ple = state.get("ple")
+    first = {"context": ple.get("initial_context") if isinstance(ple, dict) else None}
+    for e in manifest["cache"]:
+        wanted = first.get(e["kind"], 0)
+        if e["initial"] != wanted:
+            where = f"cache entry of layer {e['layer']}, {e['role']}: initial"
+            yield f"{where}, and property {name}", wanted, e["initial"]
+
+
+def _json(text: str | None) -> Any:
+    try:
+        return json.loads(text or "null")
+    except (ValueError, RecursionError):
+        return None
 
 
 def token_guards(manifest: dict[str, Any]) -> dict[str, tuple[str, str, int | None]]:

@@ -123,6 +123,9 @@ def _tasks(manifest: dict[str, Any], there: set[str]) -> list[Finding]:
     optional = abi.OPTIONAL_COMPONENTS if abi else ()
     known = getattr(abi, "TASKS", None)
     findings = []
+    if abi is not None and hasattr(abi, "workflow_faults"):
+        for text, wanted, have in abi.workflow_faults(manifest):
+            findings.append(bad(text, wanted, have, reason="task"))
     for task, value in manifest["workflow"]["tasks"].items():
         if known is not None:
             findings += _of_family(manifest["family"], task, value, known)

@@ -292,6 +292,17 @@ def _facts(manifest: dict[str, Any], part: Part) -> Iterator[Finding]:
         "ntool.component": part.name,
         "ntool.variant": "/".join(map(str, values)),
     }
+    from ..abi import family_module
+
+    abi = family_module(manifest.get("family"), "abi")
+    if (
+        abi is not None
+        and hasattr(abi, "property_faults")
+        and manifest.get("kind") != layout.WEIGHTS
+    ):
+        properties = {p.key: p.value for p in part.model.metadata_props}
+        for text, want, have in abi.property_faults(manifest, part.name, properties):
+            yield bad(f"{part.file}: {text}", want, have, reason="property")
     for prop in part.model.metadata_props:
         if sorted(str(wanted.get(prop.key, prop.value)).split("/")) != sorted(
             prop.value.split("/")

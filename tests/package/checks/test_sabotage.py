@@ -567,3 +567,50 @@ def test_mixed_types_pass(plain: str, others: dict[str, str], tmp_path: Path) ->
     found = findings(tmp_path / "pkg", check=SOME, against="demo:shapes")
     assert false_ids(found) == []
     assert not any(f.warning for _, f in found)
+
+
+QWEN_EDITS: tuple[tuple[str, object], ...] = (
+    ("workflow/inputs/token_ids", ["decoder.attention_mask"]),
+    ("workflow/inputs/token_ids", []),
+    ("workflow/inputs/other", []),
+    ("workflow/tasks", {}),
+    ("workflow/tasks/chat/once", []),
+    ("workflow/tasks/chat/prefixes", {"cond": "zz"}),
+    ("workflow/tasks/chat/decode/each_token", []),
+    ("workflow/tasks/chat/decode/stop_token_ids", []),
+    ("workflow/tasks/chat/decode/stop_token_ids", [10**6]),
+    ("workflow/positions/image_token_id", 5),
+    ("workflow/positions/video", True),
+    ("components/decoder/unsupported_token_ids", [9]),
+    ("cache/0/initial", 5),
+    ("cache/1/initial", 1),
+)
+
+
+@pytest.mark.parametrize(("place", "value"), QWEN_EDITS)
+def test_a_workflow_that_is_not_the_family_s(
+    place: str, value: object, good: dict[str, Path], tmp_path: Path
+) -> None:
+    """What a run would do otherwise, or not at all, is told by the workflow or by the graph."""
+    root = tmp_path / "pkg"
+    shutil.copytree(good["qwen"], root)
+    manifest = json.loads((root / "package.json").read_text())
+    at: Any = manifest
+    *path, last = place.split("/")
+    for key in path:
+        at = at[int(key)] if isinstance(at, list) else at[key]
+    assert (at[last] if not isinstance(at, list) and last in at else None) != value
+    at[last] = value
+    (root / "package.json").write_text(json.dumps(manifest))
+    false = {i for i, f in findings(root) if f.ok is False}
+    assert false and false <= {"flow.ports", "flow.tokens", "graph.names", "layout.schema"}
+
+
+def test_the_context_begins_as_the_graph_says(good: dict[str, Path], tmp_path: Path) -> None:
+    root = tmp_path / "pkg"
+    shutil.copytree(good["qwen"], root)
+    manifest = json.loads((root / "package.json").read_text())
+    (entry, *_) = [e for e in manifest["cache"] if e["role"] == "ple_context"]
+    entry["initial"] += 1
+    (root / "package.json").write_text(json.dumps(manifest))
+    assert [i for i, f in findings(root) if f.ok is False] == ["graph.names"]
