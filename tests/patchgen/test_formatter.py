@@ -1,4 +1,4 @@
-"""What a formatter may answer, and names and exceptions of configs that nothing can be done with."""
+"""What a formatter may answer; target names and exceptions that nothing can be done with."""
 
 from __future__ import annotations
 
