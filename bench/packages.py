@@ -168,7 +168,8 @@ def peers(bench: Bench) -> Iterator[Line]:
     python = os.environ.get(PEERS)
     if not python:
         raise Skipped(f"{PEERS} names no Python with onnx and polygraphy")
-    graph = str(bench.package(LARGE) / "image_gen_denoiser" / "model.onnx")
+    folder = bench.package(LARGE) / "image_gen_denoiser"  # check-model looks for data where it runs
+    graph = str(folder / "model.onnx")
     command = [*NTOOL, "verify-package", graph, "--no-run"]
     check = "import sys; from onnx.bin.checker import check_model; sys.exit(check_model())"
     others = {
@@ -177,7 +178,7 @@ def peers(bench: Bench) -> Iterator[Line]:
         "polygraphy check lint": [python, "-m", "polygraphy", "check", "lint", graph],
     }
     for name, other in others.items():
-        ours, theirs = in_turn(1, partial(run, command), partial(run, other))
+        ours, theirs = in_turn(1, partial(run, command), partial(run, other, cwd=folder))
         yield Line(
             f"verify-peers, {name}",
             spent(ours, "--no-run"),
