@@ -46,6 +46,14 @@ NAMES = {
 """NumPy name -> safetensors name, of the types that prefixes, latents and traces have."""
 
 
+def records(tensors: Arrays) -> list[dict[str, Any]]:
+    """Fields of the `tensor` record of each array: name, dtype, shape, nbytes."""
+    return [
+        {"name": k, "dtype": NAMES[v.dtype.name], "shape": list(v.shape), "nbytes": v.nbytes}
+        for k, v in tensors.items()
+    ]
+
+
 def save(path: Path, arrays: dict[str, np.ndarray], metadata: dict[str, object]) -> None:
     """Write arrays as a safetensors file, as `write_whole` does it.
 

@@ -66,15 +66,7 @@ class Prefix:
             "position_ids": self.positions,
         }
         arrays.save(path, tensors, self.words)
-        return [
-            {
-                "name": k,
-                "dtype": arrays.NAMES[v.dtype.name],
-                "shape": list(v.shape),
-                "nbytes": v.nbytes,
-            }
-            for k, v in tensors.items()
-        ]
+        return arrays.records(tensors)
 
 
 @dataclass(frozen=True)

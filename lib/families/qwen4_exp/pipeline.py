@@ -261,15 +261,7 @@ class Pipeline:
             "attention_mask": prefix.mask,
         }
         arrays.save(path, tensors, prefix.words)
-        return [
-            {
-                "name": k,
-                "dtype": arrays.NAMES[v.dtype.name],
-                "shape": list(v.shape),
-                "nbytes": v.nbytes,
-            }
-            for k, v in tensors.items()
-        ]
+        return arrays.records(tensors)
 
 
 def _refuse_nonfinite(logits: np.ndarray, real: I64) -> None:
