@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import sys
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -113,6 +114,7 @@ def allow(seconds: float | None) -> None:
 def _lower(what: int, most: int) -> None:
     import resource
 
+    most = min(most, sys.maxsize)  # a greater one is no number of the system
     with suppress(OSError, ValueError):
         hard = resource.getrlimit(what)[1]
         if hard != resource.RLIM_INFINITY:

@@ -6,7 +6,11 @@ import errno
 import filecmp
 import json
 import os
+import random
 import shutil
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -180,6 +184,38 @@ def test_a_full_disk_leaves_nothing(
     done = ntool("verify-package", package, "--check", "data.path", "--compact", out, code=6)
     assert "No space left" in done.err and len(written) == 3
     assert sorted(os.listdir(tmp_path)) == ["pkg"]
+
+
+def test_killed_at_any_moment(package: Path, tmp_path: Path) -> None:
+    """What appears is whole; the next run succeeds, and removes what the killed one left."""
+    with open(package / "decoder" / "model.safetensors", "ab") as f:
+        f.write(bytes(100))
+    command = [
+        sys.executable,
+        "-m",
+        "ntool",
+        "verify-package",
+        str(package),
+        "--check",
+        "data.path",
+    ]
+    command += ["--compact", str(tmp_path / "out")]
+    started = time.monotonic()
+    subprocess.run(command, check=True, capture_output=True)
+    whole, seconds = contents(tmp_path / "out"), time.monotonic() - started
+    rng = random.Random(4)
+    for i in range(6):
+        shutil.rmtree(tmp_path / "out", ignore_errors=True)
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+            # the first half of a run only starts up
+            time.sleep(seconds * rng.uniform(0.5, 1.0))
+            process.kill()
+        if (tmp_path / "out").exists():
+            assert contents(tmp_path / "out") == whole, i
+    shutil.rmtree(tmp_path / "out", ignore_errors=True)
+    subprocess.run(command, check=True, capture_output=True)
+    assert contents(tmp_path / "out") == whole
+    assert sorted(os.listdir(tmp_path)) == ["out", "pkg"]
 
 
 def test_tensors_that_overlap_in_part(tmp_path: Path, ntool: Run) -> None:

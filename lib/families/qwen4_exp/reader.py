@@ -62,7 +62,7 @@ class Reader:
         if self.tokenizer is None:
             raise SourceNotFound(
                 f"{self.package.root}/{layout.TOKENIZER}/tokenizer.json: no such file, "
-                f"and {what} needs a tokenizer",
+                f"and there is no tokenizer for {what}",
                 hint="--tokens takes token ids",
             )
         return self.tokenizer

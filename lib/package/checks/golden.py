@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -133,13 +133,17 @@ def _component(
     file: ArrayFile,
     path: str,
     feeds: Arrays,
-    wanted: Iterable[str],
+    wanted: Sequence[str],
 ) -> Iterator[Finding]:
     try:
         found = run_component(subject, part.name, feeds)
     except NtoolError as e:
         shapes = {k: list(v.shape) for k, v in list(feeds.items())[:SHOWN]}
         yield bad(f"{path}: {one_line(e)}", None, shapes, component=part.name, reason="run")
+        return
+    if not any(found[name].size for name in wanted):
+        text = f"{path}: outputs of no elements: {', '.join(wanted)}"
+        yield bad(text, component=part.name, reason="nothing-to-compare")
         return
     computed = part.entry.get("compute_dtype", "")
     for name in wanted:

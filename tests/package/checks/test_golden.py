@@ -168,12 +168,12 @@ def test_a_prompt_of_the_other_family(
     assert [r["component"] for r in kept] == ["embedding"]
 
 
-def embedding_golden(tmp_path: Path, **more: np.ndarray) -> Path:
+def embedding_golden(tmp_path: Path, **more: np.ndarray | None) -> Path:
     ids = np.array([[5, 6, 7]])
     file = tmp_path / "e.safetensors"
     embeds = np.zeros((1, 3, 160), np.float32)
     arrays = {"input_ids": ids, "inputs_embeds": embeds, **more}
-    save_file({k: v for k, v in arrays.items() if v.size}, file)
+    save_file({k: v for k, v in arrays.items() if v is not None}, file)
     return file
 
 
@@ -183,7 +183,15 @@ def embedding_golden(tmp_path: Path, **more: np.ndarray) -> Path:
         ({}, "value", "480 of 480 values differ"),
         ({"inputs_embeds": np.zeros((1, 3, 161), np.float32)}, "shape", "inputs_embeds: shape"),
         ({"input_ids": np.array([5.5])}, "golden", "tensor 'input_ids': found F64 [1]"),
-        ({"input_ids": np.zeros((1, 0))}, "nothing-to-compare", "no component has its inputs"),
+        ({"input_ids": None}, "nothing-to-compare", "no component has its inputs"),
+        (
+            {
+                "input_ids": np.zeros((1, 0), np.int64),
+                "inputs_embeds": np.zeros((1, 0, 160), np.float32),
+            },
+            "nothing-to-compare",
+            "outputs of no elements",
+        ),
         ({"input_ids": np.array([[5, 6, 70_000]])}, "run", "cannot run"),
         ({"present.0.kye": np.zeros(3)}, "no-port", "'present.0.kye': no such port"),
         ({"past_0": np.zeros(3)}, "no-port", "'past_0': no such port"),
@@ -191,7 +199,7 @@ def embedding_golden(tmp_path: Path, **more: np.ndarray) -> Path:
     ],
 )
 def test_findings(
-    more: dict[str, np.ndarray], reason: str, words: str, ntool: Run, good_package: Path,
+    more: dict[str, np.ndarray | None], reason: str, words: str, ntool: Run, good_package: Path,
     tmp_path: Path,
 ) -> None:  # fmt: skip
     file = embedding_golden(tmp_path, **more)
