@@ -9,7 +9,7 @@ import ctypes
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -165,6 +165,42 @@ class Session:
         """Inputs that many runs share, checked and put on the device once, as OrtValues."""
         return {k: self._value(k, v) for k, v in feeds.items() if k in self._rules}
 
+    def room(self, name: str, shape: Sequence[int], *, on_host: bool = False) -> Any:
+        """An OrtValue for an output, in its type, its contents arbitrary.
+
+        Args:
+            on_host: in host memory, whatever the device is.
+        """
+        import onnxruntime as ort
+
+        dtype = _DTYPES[self.output_types[name]]
+        element = ONNX_BF16 if dtype == BF16 else dtype.type
+        device = ("cpu", 0) if on_host else self._device
+        return ort.OrtValue.ortvalue_from_shape_and_type(list(shape), element, *device)
+
+    def bind(self, feeds: Mapping[str, Any], outputs: Mapping[str, Any]) -> Bound:
+        """The component with its inputs and outputs bound, for a loop that runs it many times.
+
+        Args:
+            feeds: every input declared: arrays or OrtValues; others are left out.
+            outputs: OrtValues of `room`, which each run writes over; other outputs of the component
+                are not computed.
+        Raises:
+            InputError: an input is missing or has another type or shape than declared.
+        """
+        bound = Bound(self, self._session)
+        self._all_there(feeds)
+        for name in self._rules:
+            bound.feed(name, feeds[name])
+        for name, value in outputs.items():
+            bound.give(name, value)
+        return bound
+
+    def _all_there(self, feeds: Mapping[str, Any]) -> None:
+        missing = self._rules.keys() - feeds.keys()
+        if missing:
+            raise InputError(f"{self.path}: input '{min(missing)}' is missing")
+
     def run(
         self,
         feeds: Mapping[str, Any],
@@ -186,9 +222,7 @@ class Session:
         names = outputs or self.outputs
         if isinstance(keep, bool):
             keep = names if keep else ()
-        missing = self._rules.keys() - feeds.keys()
-        if missing:
-            raise InputError(f"{self.path}: input '{min(missing)}' is missing")
+        self._all_there(feeds)
         plain = not keep and all(
             isinstance(feeds[k], np.ndarray) and feeds[k].dtype != BF16 for k in self._rules
         )
@@ -245,6 +279,44 @@ class Session:
             codes = np.ascontiguousarray(value).view(np.uint16)
             return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(codes, ONNX_BF16)
         return ort.OrtValue.ortvalue_from_numpy(value, *self._device)
+
+
+class Bound:
+    """A session with a place for each input and output, so that a run hands over nothing.
+
+    Handing thirty arrays over anew costs a step of a small picture more than its arithmetic.
+    `Session.bind` makes one.
+    """
+
+    def __init__(self, session: Session, inner: Any) -> None:
+        self._session, self._inner = session, inner
+        self._binding = inner.io_binding()
+
+    def feed(self, name: str, value: Any) -> None:
+        """Give an input this array or OrtValue from now on. On the host an array is not copied:
+        what is written into it later is what later runs read.
+
+        Raises:
+            InputError: an array of another type or shape than declared.
+        """
+        if isinstance(value, np.ndarray):
+            value = self._session.load({name: value})[name]
+        self._binding.bind_ortvalue_input(name, value)
+
+    def give(self, name: str, value: Any) -> None:
+        """Have an output written into this OrtValue from now on."""
+        self._binding.bind_ortvalue_output(name, value)
+
+    def run(self) -> None:
+        """Compute the outputs into their places.
+
+        Raises:
+            InputError: the component cannot run, or an output does not fit its place.
+        """
+        try:
+            self._inner.run_with_iobinding(self._binding)
+        except Exception as e:
+            raise explain(e, f"{self._session.path}: cannot run") from e
 
 
 BF16 = np.dtype(ml_dtypes.bfloat16)

@@ -25,6 +25,7 @@ from . import memory, prefix_file, prompts
 from . import positions as place
 from . import processor as pictures
 from .abi import OPTIONAL_PORTS, PORTS
+from .denoising import Denoising
 from .request import Request
 
 READING = ("embedding", "decoder")
@@ -453,41 +454,15 @@ class Pipeline:
         on_step: Callable[[euler.Step], None],
         trace: euler.Trace | None = None,
     ) -> np.ndarray:
-        """Flow-matching sampling of one picture from z [1, 3, H, W]; returns the last z.
-
-        The picture is embedded once a step and denoised once a branch. Each branch places the
-        picture behind its own prefix.
-        """
+        """Flow-matching sampling of one picture from z [1, 3, H, W]; returns the last z."""
         F = self.token_pixels
-        th, tw = recipe.height // F, recipe.width // F
         embedder, denoiser = self.session("image_gen_embedding"), self.session("image_gen_denoiser")
-        noise = np.array([scale], np.float32)
-        # cast once, put on the device once: a step sends only z, t and the noise scale
-        fixed = {
-            name: denoiser.load(
-                {
-                    "position_ids": place.image_positions(prefix.next_t, th, tw),
-                    "token_grid": np.array([th, tw], np.int64),
-                    **{k: denoiser.cast(k, v) for k, v in prefix.cache.items()},
-                }
-            )
-            for name, prefix in branches.items()
-        }
-        same = embedder.output_types["inputs_embeds"] == denoiser.inputs["inputs_embeds"][0]
-
+        model = Denoising(
+            embedder, denoiser, branches, z, scale, (recipe.height // F, recipe.width // F)
+        )
         stepper: euler.Stepper | None = None
-        stays = device_step.used_on(self.device[0])
-        if stays:
+        if device_step.used_on(self.device[0]):
             stepper = device_step.GraphStepper(recipe.guidance(F), recipe.t_eps, self._settings)
-
-        def model(z: Any, t: np.float32, step: int, names: tuple[str, ...]) -> dict[str, Any]:
-            feeds = {"z": z, "timestep": np.array([t], np.float32), "noise_scale": noise}
-            embeds = embedder.run(feeds, keep=same)["inputs_embeds"]
-            if not same:
-                embeds = denoiser.cast("inputs_embeds", embeds)
-            own = {"inputs_embeds": embeds}
-            return {n: denoiser.run({**own, **fixed[n]}, keep=stays)["x0"] for n in names}
-
         return euler.sample(
             z,
             schedule.timesteps(recipe.steps, recipe.shift),
