@@ -205,5 +205,5 @@ Plan = Annotated[
 ]
 LowMemory = Annotated[
     bool,
-    typer.Option("--low-memory", help="Keep weights memory-mapped; slower for long prompts."),
+    typer.Option("--low-memory", help="Leave weights in their mapped files, however often used."),
 ]

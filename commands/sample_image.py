@@ -78,7 +78,9 @@ def sample_image(
     with console.stream(main=main, source=package, to=sink, format="picture") as out:
         order = read_order(options)
         found = package_of(package, console.note)
-        settings = Settings(resolve_device(device, console.note), threads, low_memory)
+        settings = Settings(
+            resolve_device(device, console.note), threads, low_memory, note=console.note
+        )
         pipeline = Pipeline(found, settings)
         plans, cond = order.plans(pipeline, check=not plan)
         for kind, row in order.plan_rows(pipeline, plans, cond) if plan else ():

@@ -75,15 +75,17 @@ class Settings:
     Attributes:
         device: (`cpu` or `cuda`, index).
         threads: CPU threads of an operator; 0 takes all cores.
-        low_memory: weights stay memory-mapped in the package's files instead of being repacked into
-            memory (docs/architecture.md, "Linear layers"); long prompts are slower for it.
+        low_memory: float32 weights stay memory-mapped in the package's files however often they are
+            used (`Sessions` says when they else would not).
         placed: the session remembers which provider runs which node, see `Session.placement`.
+        note: told what a user may want to know.
     """
 
     device: tuple[str, int] = ("cpu", 0)
     threads: int = 0
     low_memory: bool = False
     placed: bool = False
+    note: Callable[[str], None] = lambda text: None
 
 
 DEFAULT = Settings()
@@ -98,12 +100,18 @@ class Session:
     """
 
     def __init__(
-        self, model: Path | bytes, settings: Settings = DEFAULT, *, name: str | None = None
+        self,
+        model: Path | bytes,
+        settings: Settings = DEFAULT,
+        *,
+        name: str | None = None,
+        repack: bool = False,
     ) -> None:
         """Load a graph from its file, or from the bytes of one without external data.
 
         Args:
             name: how messages call it, for a graph of bytes.
+            repack: rearrange float32 weights into memory; else they stay in their mapped files.
         """
         import onnxruntime as ort
 
@@ -115,7 +123,7 @@ class Session:
         # only what ends the process: errors are raised, and their log lines would be said twice
         options.log_severity_level = 4
         options.intra_op_num_threads = settings.threads
-        if settings.low_memory:
+        if not repack:
             options.add_session_config_entry("session.disable_prepacking", "1")
         if settings.placed:
             options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")

@@ -17,12 +17,14 @@ if TYPE_CHECKING:
 class Denoising:
     """x0 of each branch from z and t: `euler.Model`.
 
-    The picture is embedded once a step and denoised once a branch. Each branch places the picture
-    behind its own prefix. Every input and output has its place before the first step, so that a
-    step sends z and t alone; what a step returns is written over by the next.
+    The picture is embedded once a step. Each branch places it behind its own prefix; branches whose
+    prefixes are of one length run as one batch, which reads the weights once (docs/architecture.md,
+    "Sampling"). Every input and output has its place before it is used, so that a step sends z and
+    t alone; what a step returns is written over by the next.
 
     Args:
         embedder, denoiser: sessions of `image_gen_embedding` and `image_gen_denoiser`.
+        branches: prefixes by name.
         z: [1, 3, H, W], for its shape.
         scale: noise standard deviation.
         grid: (th, tw) of the picture in tokens.
@@ -37,10 +39,10 @@ class Denoising:
         scale: float,
         grid: tuple[int, int],
     ) -> None:
-        tokens = [z.shape[0], grid[0] * grid[1], denoiser.inputs["inputs_embeds"][1][2]]
-        self._denoiser = denoiser
-        self._same = embedder.output_types["inputs_embeds"] == denoiser.inputs["inputs_embeds"][0]
-        self._embeds = embedder.room("inputs_embeds", tokens, on_host=not self._same)
+        self._denoiser, self._branches, self._grid, self._shape = denoiser, branches, grid, z.shape
+        tokens = (1, grid[0] * grid[1], denoiser.inputs["inputs_embeds"][1][2])
+        same = embedder.output_types["inputs_embeds"] == denoiser.inputs["inputs_embeds"][0]
+        self._embeds = embedder.room("inputs_embeds", tokens, on_host=not same)
         self._embedding = embedder.bind(
             {
                 "z": z,
@@ -49,31 +51,68 @@ class Denoising:
             },
             {"inputs_embeds": self._embeds},
         )
-        x0 = {name: denoiser.room("x0", z.shape) for name in branches}
-        self._x0 = {n: host_view(x) for n, x in x0.items()} if denoiser.on_host else x0
-        self._branches = {
-            name: denoiser.bind(
-                {
-                    "inputs_embeds": self._embeds if self._same else self._cast(),
-                    "position_ids": place.image_positions(prefix.next_t, *grid),
-                    "token_grid": np.array(grid, np.int64),
-                    **{k: denoiser.cast(k, v) for k, v in prefix.cache.items()},
-                },
-                {"x0": x0[name]},
-            )
-            for name, prefix in branches.items()
-        }
+        self._shared = same
+        self._batches: dict[tuple[str, ...], list[_Batch]] = {}
 
     def __call__(self, z: Any, t: np.float32, step: int, names: tuple[str, ...]) -> dict[str, Any]:
         """x0 [1, 3, H, W], float32, of the branches named: arrays, or OrtValues off the host."""
         self._embedding.feed("z", z)
         self._embedding.feed("timestep", np.array([t], np.float32))
         self._embedding.run()
-        for name in names:
-            if not self._same:
-                self._branches[name].feed("inputs_embeds", self._cast())
-            self._branches[name].run()
-        return {name: self._x0[name] for name in names}
+        if names not in self._batches:
+            self._batches[names] = [_Batch(self, group) for group in self._grouped(names)]
+        found: dict[str, Any] = {}
+        for batch in self._batches[names]:
+            found |= batch.run()
+        return found
 
-    def _cast(self) -> np.ndarray:
-        return self._denoiser.cast("inputs_embeds", host_view(self._embeds))
+    def _grouped(self, names: tuple[str, ...]) -> list[tuple[str, ...]]:
+        """The branches that can run together; each alone where pictures do not lie on the host."""
+        groups: dict[Any, tuple[str, ...]] = {}
+        for name in names:
+            prefix = self._branches[name]
+            key: Any = (prefix.ids.shape[1], prefix.next_t) if self._denoiser.on_host else name
+            groups[key] = (*groups.get(key, ()), name)
+        return list(groups.values())
+
+
+class _Batch:
+    """Branches that run together, bound to their places."""
+
+    def __init__(self, whole: Denoising, names: tuple[str, ...]) -> None:
+        d, first = whole._denoiser, whole._branches[names[0]]
+        count = len(names)
+        self._embeds = whole._embeds
+        self._own: np.ndarray | None = None
+        read: Any = self._embeds
+        if count > 1 or not whole._shared:
+            embeds = d.cast("inputs_embeds", host_view(self._embeds))
+            self._own = read = np.repeat(embeds, count, axis=0)
+        x0 = d.room("x0", (count, *whole._shape[1:]))
+        self._bound = d.bind(
+            {
+                "inputs_embeds": read,
+                "position_ids": place.image_positions(first.next_t, *whole._grid),
+                "token_grid": np.array(whole._grid, np.int64),
+                **{
+                    k: _stacked([d.cast(k, whole._branches[n].cache[k]) for n in names])
+                    for k in first.cache
+                },
+            },
+            {"x0": x0},
+        )
+        views = host_view(x0) if d.on_host else None
+        self._x0 = {n: x0 if views is None else views[i : i + 1] for i, n in enumerate(names)}
+
+    def run(self) -> dict[str, Any]:
+        """x0 by branch."""
+        if self._own is not None:
+            self._own[:] = host_view(self._embeds)
+            self._bound.feed("inputs_embeds", self._own)
+        self._bound.run()
+        return self._x0
+
+
+def _stacked(values: list[np.ndarray]) -> np.ndarray:
+    """Arrays [1, ...] as one [n, ...]; a single one is not copied."""
+    return values[0] if len(values) == 1 else np.concatenate(values)

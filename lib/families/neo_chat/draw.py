@@ -110,7 +110,9 @@ def recipe(pipeline: Pipeline, task: str, options: dict[str, Any], reference: An
         t_eps=float(values["t_eps"]),
     )
     pipeline.noise_scale(made.width, made.height)
-    made.guidance(pipeline.token_pixels)
+    branches = guidance.branches(made.guidance(pipeline.token_pixels))
+    tokens = (made.width // pipeline.token_pixels) * (made.height // pipeline.token_pixels)
+    pipeline.sessions.expect("image_gen_denoiser", made.steps * len(branches), tokens)
     schedule.timesteps(made.steps, made.shift)
     return made
 

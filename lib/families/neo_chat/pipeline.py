@@ -16,8 +16,9 @@ import numpy as np
 from ...errors import InputError, SourceNotFound, Unsupported
 from ...package.package import Package
 from ...runtime import arrays
-from ...runtime import memory as machine
+from ...runtime.memory import Phase
 from ...runtime.session import DEFAULT, Session, Settings
+from ...runtime.sessions import Sessions
 from ...sampling import device_step, euler, guidance, schedule
 from ...sampling.image import load_image
 from ...text.tokenizer import Tokenizer, load
@@ -125,7 +126,7 @@ class Pipeline:
 
     def __init__(self, package: Package, settings: Settings = DEFAULT) -> None:
         self.package, self._settings = package, settings
-        self._sessions: dict[str, Session] = {}
+        self.sessions = Sessions(package, settings, self._has_ports)
         manifest = package.manifest
         if manifest.get("family") != "neo_chat":
             raise Unsupported(
@@ -156,19 +157,17 @@ class Pipeline:
 
     def session(self, component: str) -> Session:
         """The loaded session of a component."""
-        if component not in self._sessions:
-            self.package.check_data(component)
-            session = Session(self.package.graph(component), self._settings)
-            for side, there in (("inputs", session.inputs), ("outputs", session.output_types)):
-                lacking = PORTS[component][side].keys() - there.keys() - set(OPTIONAL_PORTS)
-                if lacking:
-                    raise InputError(
-                        f"{session.path}: {side} of {component}",
-                        found=", ".join(there),
-                        expected=", ".join(sorted(lacking)),
-                    )
-            self._sessions[component] = session
-        return self._sessions[component]
+        return self.sessions[component]
+
+    def _has_ports(self, component: str, session: Session) -> None:
+        for side, there in (("inputs", session.inputs), ("outputs", session.output_types)):
+            lacking = PORTS[component][side].keys() - there.keys() - set(OPTIONAL_PORTS)
+            if lacking:
+                raise InputError(
+                    f"{session.path}: {side} of {component}",
+                    found=", ".join(there),
+                    expected=", ".join(sorted(lacking)),
+                )
 
     def need(self, *components: str) -> None:
         """Refuse a run that this package lacks components for.
@@ -187,8 +186,7 @@ class Pipeline:
 
     def release(self, *components: str) -> None:
         """Unload components that are not needed any more."""
-        for component in components:
-            self._sessions.pop(component, None)
+        self.sessions.release(*components)
 
     def defaults(self, task: str) -> dict[str, Any]:
         """The package's defaults for a task."""
@@ -279,11 +277,11 @@ class Pipeline:
     @cached_property
     def planned(self) -> memory.Sizes:
         """Memory estimates of this package."""
-        return memory.Sizes(self.package, self._settings.low_memory, self._settings.device[0])
+        return memory.Sizes(self.sessions)
 
-    def fits(self, phases: list[machine.Phase]) -> None:
-        """Refuse what does not fit into memory; see `machine.check`."""
-        machine.check(phases, self._settings.device, low_memory=self._settings.low_memory)
+    def fits(self, phases: list[Phase]) -> None:
+        """Refuse what does not fit into memory; see `Sessions.fits`."""
+        self.sessions.fits(phases)
 
     def prefill_query(
         self,
