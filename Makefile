@@ -9,7 +9,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 # A package cache of the demo's own, so that nothing is written outside the checkout.
 demo: export NTOOL_CACHE := $(CURDIR)/$(OUT)/cache
 
-.PHONY: demo test lint format bench fuzz completions clean
+.PHONY: demo test lint format bench fuzz completions man clean
 
 $(VENV)/.base: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "ntool needs Python >= 3.11; set PYTHON=python3.12 or so")'
@@ -76,6 +76,9 @@ fuzz: $(VENV)/.test
 
 completions: $(VENV)/.base
 	$(BIN)/python -m ntool.completion --write completions
+
+man: $(VENV)/.base
+	$(BIN)/python -m ntool.man --write man
 
 clean:
 	rm -rf $(VENV) build *.egg-info $(OUT)
