@@ -120,9 +120,15 @@ def facts_of(
     node = real[0]
     if isinstance(node, ast.ClassDef):
         return _class_facts(node, source, library)
-    kind = "async function" if isinstance(node, ast.AsyncFunctionDef) else "function"
     whole: list[ast.AST] = [*node.body, *(n for n in nodes if n is not node)]
-    return Facts(kind, parameters(node), decorators(node), body=digest(whole))
+    return Facts(kind_of(node), parameters(node), decorators(node), body=digest(whole))
+
+
+def kind_of(node: DefinitionNode) -> str:
+    """`class`, `function` or `async function`."""
+    if isinstance(node, ast.ClassDef):
+        return "class"
+    return "async function" if isinstance(node, ast.AsyncFunctionDef) else "function"
 
 
 def _is_overload(node: DefinitionNode) -> bool:

@@ -384,7 +384,7 @@ def plan_of(
         return PlannedImport(
             text(spec.module, "module of an import"),
             tuple(text(n, f"name of {spec.module}") for n in names) if names else None,
-            spec.alias,
+            None if spec.alias is None else text(spec.alias, f"alias of {spec.module}"),
             bool(spec.is_from_import),
         )
 

@@ -494,7 +494,7 @@ def test_configs_that_cannot_be_used(config: str, said: str, tmp_path: Path) -> 
         (b"x = 1\n  y = 2\n", "model.py: line 2: not Python"),
         (b"# -*- coding: nonsense -*-\n", "unknown encoding"),
         (b"x = '\xff'\n", "not Python text"),
-        (b"x = 1\0\n", "not Python"),
+        (b"x = 1\n\0\n", "model.py: line 2: not Python (a NUL byte)"),
         (b"x = " + b"(" * 300 + b")" * 300, "not Python"),
     ],
 )
