@@ -13,7 +13,7 @@ from ..checkpoint.tensor import Problem
 from ..errors import InputError, NtoolError, UsageProblem
 from . import diff, fingerprint, render
 from .config_process import Runner
-from .contract import Version, compare, compare_facts, version_below
+from .contract import Missing, Version, compare, compare_facts, version_below
 from .discover import Found, Settings, find_settings, output_folder, resolve, roots_of, search
 from .findings import Finding, as_note, finding, has_errors, softened
 from .formatter import Formatter
@@ -204,7 +204,9 @@ class Project:
                 built = build(plan, version.library, snippets)
                 outcome.findings = check(built, version.library)
                 kept = fingerprint.stored(committed(path) or "")
-                outcome.changed = softened(compare_facts(plan, kept, version), self.allowed)
+                # what was in no version did not change: a finding of the build tells that it is not
+                there = {k: f for k, f in kept.items() if not isinstance(f, Missing) or f.member}
+                outcome.changed = softened(compare_facts(plan, there, version), self.allowed)
                 marked = kept or self._choices.fingerprint
                 prints = fingerprint.lines(plan, version) if marked else []
             except (InputError, RecursionError) as e:

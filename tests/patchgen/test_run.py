@@ -67,6 +67,37 @@ def test_a_sibling_that_is_changed_in_place_is_fresh_each_time(tmp_path: Path) -
         assert session.load(base, [root]).plan("config").excluded == ()
 
 
+def test_parameters_by_name(tmp_path: Path) -> None:
+    """Those of the documentation, and the names that say what a target is."""
+    text = """
+def g(): return 2
+config.replace_class(target="A", replacement=g, name_map=None)
+config.replace_function(target="f", replacement=g, description="d")
+config.override_method(target="A.m", replacement=g)
+@config.modify_init(target="A")
+def init(o, self): pass
+config.add_post_import_block(text="x = 1")
+config.add_helper(obj=g)
+config.add_helper_after(target="f", obj=g)
+"""
+    plan = load(config(tmp_path / "1", text))
+    assert [p.target for p in plan.patches] == ["A", "f", "A.m", "A"]
+    for old, new in (
+        ('class(target="A"', 'class(target_class="A"'),
+        ('function(target="f"', 'function(target_func="f"'),
+        ('method(target="A.m"', 'method(target_method="A.m"'),
+        ('init(target="A"', 'init(target_class="A"'),
+        ("block(text=", "block(block="),
+        ("helper(obj=", "helper(func="),
+        ('"f", obj=', '"f", helper='),
+    ):
+        assert old in text
+        text = text.replace(old, new)
+    other = load(config(tmp_path / "2", text))
+    assert [(p.kind, p.target) for p in other.patches] == [(p.kind, p.target) for p in plan.patches]
+    assert (other.blocks, len(other.helpers), len(other.after)) == (plan.blocks, 1, 1)
+
+
 def test_copies_and_filtered_lists(tmp_path: Path) -> None:
     """As configs of published projects derive one device's patches from another's."""
     base = HEAD + "@config.replace_function('f')\ndef f(): return 1\n"
