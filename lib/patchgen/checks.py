@@ -143,6 +143,18 @@ def _signature(
         if caught:
             text += f"; **{new.args.kwarg.arg if new.args.kwarg else ''} takes what is passed"
         yield finding("signature-narrowed", target, text, note=caught, parameters=gone)
+        return
+    stars = [
+        mark + was.arg
+        for mark, was, now in (
+            ("*", old.args.vararg, new.args.vararg),
+            ("**", old.args.kwarg, new.args.kwarg),
+        )
+        if was is not None and now is None
+    ]
+    if stars:
+        text = f"the source takes {_listed(stars)}, the replacement does not"
+        yield finding("signature-narrowed", target, text, note=True, parameters=stars)
 
 
 def _undocumented(target: str, old: FunctionNode, new: FunctionNode) -> Iterator[Finding]:

@@ -9,6 +9,7 @@ back as JSON.
 from __future__ import annotations
 
 import dataclasses
+import os
 import sys
 import traceback
 from collections.abc import Sequence
@@ -100,6 +101,7 @@ class Runner:
 
     def _serve(self, channel: Channel) -> None:
         """Answer requests until there are no more: in the other process."""
+        os.dup2(2, 1)  # for good: a config may leave a thread behind that writes
         with Session(self._shim_modules) as session:
             while True:
                 try:

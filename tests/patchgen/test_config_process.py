@@ -55,6 +55,23 @@ def test_what_a_config_writes_is_no_record(tmp_path: Path) -> None:
     assert done.code == 0 and "by bytes" not in done.out and done.out.endswith("def f(): pass\n")
 
 
+LATER = """
+import os, threading
+def write():
+    for _ in range(20000): os.write(1, b"late\\n")
+threading.Thread(target=write, daemon=True).start()
+"""
+
+
+def test_what_a_config_writes_later_is_no_record_either(tmp_path: Path) -> None:
+    root = project(tmp_path, LATER)
+    for number in range(20):
+        text = HEAD.replace("out.py", f"out{number}.py")
+        (root / f"kit/two{number}_patch_gen_config.py").write_text(text)
+    done = run_ntool("patchgen", "list", cwd=root)
+    assert "late" in done.err and len(done.records) == 23
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -298,6 +298,7 @@ def f(y): pass
         [
             ("signature-narrowed", "A.m"),
             ("signature-narrowed", "A.n"),
+            ("signature-narrowed", "A.k"),
             ("signature-narrowed", "f"),
         ],
     ),
@@ -396,6 +397,8 @@ def test_what_the_records_say(tmp_path: Path) -> None:
     found = one("signature-narrowed", tmp_path / "4")
     assert (found["severity"], found["parameters"]) == ("error", ["flag"])
     assert one("signature-narrowed", tmp_path / "5", 1)["severity"] == "info"
+    found = one("signature-narrowed", tmp_path / "24", 2)
+    assert (found["severity"], found["parameters"]) == ("info", ["*args", "**kwargs"])
     assert one("undefined-name", tmp_path / "6")["where"] == ["f"]
     assert one("undefined-name", tmp_path / "7", 1)["severity"] == "info"
     assert one("shadowed", tmp_path / "8")["by"] == "exclude_from_output A"
