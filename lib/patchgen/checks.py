@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 from .apply import Built
-from .definitions import kind_of
+from .definitions import kind_of, with_article
 from .findings import Finding, finding
 from .lost_fields import lost_fields
 from .model import PatchType, PlannedPatch
@@ -107,12 +107,8 @@ def _kind(target: str, old: DefinitionNode, new: DefinitionNode) -> Iterator[Fin
     """Callers that await, or do not, still do."""
     was, now = kind_of(old), kind_of(new)
     if was != now:
-        text = f"the source has {_a(was)}, the replacement is {_a(now)}"
+        text = f"the source has {with_article(was)}, the replacement is {with_article(now)}"
         yield finding("kind-changed", target, text, old=was, new=now)
-
-
-def _a(words: str) -> str:
-    return f"{'an' if words[0] in 'aeiou' else 'a'} {words}"
 
 
 def _lost_decorators(old: DefinitionNode, new: DefinitionNode) -> list[str]:
