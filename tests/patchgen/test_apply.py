@@ -494,7 +494,7 @@ def test_configs_that_cannot_be_used(config: str, said: str, tmp_path: Path) -> 
         (b"x = 1\n  y = 2\n", "model.py: line 2: not Python"),
         (b"# -*- coding: nonsense -*-\n", "unknown encoding"),
         (b"x = '\xff'\n", "not Python text"),
-        (b"x = 1\0\n", "not Python"),
+        (b"x = 1\n\0\n", "model.py: line 2: not Python (a NUL byte)"),
         (b"x = " + b"(" * 300 + b")" * 300, "not Python"),
     ],
 )
@@ -528,3 +528,23 @@ def test_a_source_of_comments_alone(tmp_path: Path) -> None:
     source = "# only\n\n# comments\n"
     root = make_project(tmp_path / "p", source, "")
     assert body(generated(root)) == source
+
+
+def test_an_exclusion_leaves_every_list_of_all(tmp_path: Path) -> None:
+    source = """\
+__all__ = [
+    "A",  # a
+    # about B
+    "B",
+] + ["C"]
+__all__ += ("B", "D")
+__all__.extend(["B", "C"])
+class A: pass
+class B: pass
+class C: pass
+class D: pass
+"""
+    text = generated(make_project(tmp_path / "p", source, 'config.exclude_from_output("B")\n'))
+    assert body(text) == source.replace('    # about B\n    "B",\n', "").replace(
+        '("B", "D")', '("D",)'
+    ).replace('["B", "C"]', '["C"]').replace("class B: pass\n", "")

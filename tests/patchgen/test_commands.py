@@ -267,6 +267,11 @@ def test_static_gives_the_same_bytes(project: Path) -> None:
         ["generate", "--set", "target=x"],
         ["generate", "--set", "source=no/such/folder"],
         ["generate", "--allow", "no-such-code"],
+        ["generate", "--allow", "drift:"],
+        ["generate", "-o", ""],
+        ["generate", ALL, "--output="],
+        ["contract", ALL, "--old", "", "--new", "."],
+        ["contract", ALL, "--old", ".", "--new", ""],
         ["check", "--output", "x"],
         ["nonsense"],
         [],
@@ -291,6 +296,67 @@ def test_wrong_settings(line: str, small: Path) -> None:
     (small / "pyproject.toml").write_text(kept + line + "\n")
     for command in ("generate", "check", "list"):
         assert patchgen(command, cwd=small).code == 2
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("formatter = []", "formatter: found [], expected a command"),
+        ('formatter = ["", "x"]', "formatter: found ['', 'x'], expected a command"),
+        ('formater = ["ruff"]', "unknown key 'formater'; did you mean formatter?"),
+        ("zzz = 1", "unknown key 'zzz'"),
+        ("ruff_isolated = true", "unknown key 'ruff_isolated'; formatter says what formats"),
+        ('allow = ["nonsense"]', "allow: 'nonsense' is no code of a finding"),
+        (
+            'allow = ["lost-feild:A.m"]',
+            "allow: 'lost-feild:A.m' is no code of a finding; did you mean lost-field?",
+        ),
+        ('allow = ["drift:"]', "allow: 'drift:' names nothing"),
+        (
+            'shim_modules = ["os"]',
+            "shim_modules: found 'os', expected a name under which configs import the tool",
+        ),
+        (
+            'shim_modules = ["os.path"]',
+            "shim_modules: found 'os.path', expected a name under which configs import the tool",
+        ),
+        ('shim_modules = ["a-b"]', "shim_modules: found 'a-b', expected a dotted name"),
+        ('shim_modules = [""]', "shim_modules: found '', expected a dotted name"),
+        (
+            'legacy_patches_prefix = "a b"',
+            "legacy_patches_prefix: found 'a b', expected a dotted name",
+        ),
+    ],
+)
+def test_settings_that_would_do_nothing(line: str, said: str, small: Path) -> None:
+    settings(small, line)
+    for words in (["generate"], ["check"], ["list"], ["list", "--static"]):
+        done = patchgen(*words, cwd=small)
+        where = f"{small / 'pyproject.toml'}: [tool.ntool.patchgen]"
+        assert done.code == 2
+        assert done.err == f"ntool patchgen {words[0]}: {where}: {said}\n"
+    assert not (small / OUT).exists()
+
+
+def test_settings_of_the_reference_tool_are_known_in_its_table(small: Path) -> None:
+    path = small / "pyproject.toml"
+    text = path.read_text().replace("[tool.ntool.", "[tool.")
+    path.write_text(text + 'ruff_isolated = true\nruff_extra_ignore = ["E501"]\n')
+    assert patchgen("list", cwd=small).code == 0
+    path.write_text(text + "ruff_isolate = true\n")
+    done = patchgen("list", cwd=small)
+    assert done.code == 2 and "'ruff_isolate'; did you mean ruff_isolated?" in done.err
+
+
+def test_a_difference_may_be_allowed(small: Path) -> None:
+    patchgen("generate", cwd=small)
+    (small / OUT).write_text("x = 1\n")
+    (small / "kit/generated/stray.py").touch()
+    done = patchgen("check", cwd=small)
+    assert (done.code, [p["code"] for p in done.of("problem")]) == (1, ["drift", "orphan"])
+    assert patchgen("check", "--allow", "drift", cwd=small).code == 1
+    done = patchgen("check", "--allow", "drift:out.py", "--allow", "orphan", cwd=small)
+    assert (done.code, {p["severity"] for p in done.of("problem")}) == (0, {"info"})
 
 
 def test_the_nearest_table_counts_and_ours_first(small: Path) -> None:
