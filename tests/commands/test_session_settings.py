@@ -46,7 +46,7 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("task", ["text-to-image", "image-edit"])
 def test_settings_do_not_show_in_a_picture(demo_package, tmp_path, ntool, task: str) -> None:
-    """Threads, and weights rearranged or not, change the order of sums only: levels move where rounding ties."""
+    """Threads and rearranged weights change the order of sums: levels move where rounding ties."""
     prompt = ["--prompt", PROMPT] if task == "text-to-image" else EDIT
     found = {}
     for name, options in SETTINGS.items():
