@@ -53,6 +53,8 @@ def sample_image(
     save_latent: o.SaveLatent = None,
     trace: o.Trace = None,
     sheet: o.Sheet = None,
+    preview: o.Preview = None,
+    preview_every: o.PreviewEvery = None,
     no_metadata: o.NoMetadata = False,
     device: Device = "auto",
     threads: o.Threads = 0,

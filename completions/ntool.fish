@@ -155,6 +155,8 @@ set -g __ntool_valued \
     'sample-image --save-latent' \
     'sample-image --trace' \
     'sample-image --sheet' \
+    'sample-image --preview' \
+    'sample-image --preview-every' \
     'sample-image --device' \
     'sample-image --threads' \
     'sample-image --format' \
@@ -393,6 +395,8 @@ complete -c ntool -n '__ntool_at sample-image' -l latent -r -F -d 'Start from it
 complete -c ntool -n '__ntool_at sample-image' -l save-latent -r -F -d 'Write the unit noise.'
 complete -c ntool -n '__ntool_at sample-image' -l trace -r -F -d 'Write z, t and v of all steps.'
 complete -c ntool -n '__ntool_at sample-image' -l sheet -r -F -d 'All pictures on one contact sheet.'
+complete -c ntool -n '__ntool_at sample-image' -l preview -r -F -d 'Show the picture while it is drawn.'
+complete -c ntool -n '__ntool_at sample-image' -l preview-every -x -d 'Steps between previews: 5.'
 complete -c ntool -n '__ntool_at sample-image' -l no-metadata -d 'No recipe in the PNG.'
 complete -c ntool -n '__ntool_at sample-image' -l device -x -a 'auto cpu cuda' -d 'auto, cpu, cuda or cuda:INDEX.'
 complete -c ntool -n '__ntool_at sample-image' -l threads -x -d 'CPU threads; 0 takes all cores.'

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...runtime.session import Session, host_view
+from ...runtime.session import Session, host_view, to_numpy
 from . import positions as place
 
 if TYPE_CHECKING:
@@ -53,6 +53,7 @@ class Denoising:
         )
         self._shared = same
         self._batches: dict[tuple[str, ...], list[_Batch]] = {}
+        self._latest: dict[str, Any] = {}
 
     def __call__(self, z: Any, t: np.float32, step: int, names: tuple[str, ...]) -> dict[str, Any]:
         """x0 [1, 3, H, W], float32, of the branches named: arrays, or OrtValues off the host."""
@@ -61,10 +62,14 @@ class Denoising:
         self._embedding.run()
         if names not in self._batches:
             self._batches[names] = [_Batch(self, group) for group in self._grouped(names)]
-        found: dict[str, Any] = {}
         for batch in self._batches[names]:
-            found |= batch.run()
-        return found
+            self._latest |= batch.run()
+        return {name: self._latest[name] for name in names}
+
+    def latest(self, name: str) -> np.ndarray:
+        """x0 [1, 3, H, W] of a branch in the last step that ran it, on the host."""
+        x0 = self._latest[name]
+        return x0 if isinstance(x0, np.ndarray) else to_numpy(x0)
 
     def _grouped(self, names: tuple[str, ...]) -> list[tuple[str, ...]]:
         """The branches that can run together; each alone where pictures do not lie on the host."""

@@ -27,6 +27,7 @@ from . import positions as place
 from . import processor as pictures
 from .abi import OPTIONAL_PORTS, PORTS
 from .denoising import Denoising
+from .preview import Preview
 from .request import Request
 
 READING = ("embedding", "decoder")
@@ -451,23 +452,29 @@ class Pipeline:
         recipe: Recipe,
         on_step: Callable[[euler.Step], None],
         trace: euler.Trace | None = None,
+        preview: Preview | None = None,
     ) -> np.ndarray:
         """Flow-matching sampling of one picture from z [1, 3, H, W]; returns the last z."""
         F = self.token_pixels
         embedder, denoiser = self.session("image_gen_embedding"), self.session("image_gen_denoiser")
-        model = Denoising(
-            embedder, denoiser, branches, z, scale, (recipe.height // F, recipe.width // F)
-        )
+        grid = (recipe.height // F, recipe.width // F)
+        denoise = Denoising(embedder, denoiser, branches, z, scale, grid)
         stepper: euler.Stepper | None = None
         if device_step.used_on(self.device[0]):
             stepper = device_step.GraphStepper(recipe.guidance(F), recipe.t_eps, self._settings)
+
+        def stepped(step: euler.Step) -> None:
+            if preview is not None:  # by now what the step made is known to be finite
+                preview.show(step.index, recipe.steps, denoise.latest("cond"))
+            on_step(step)
+
         return euler.sample(
             z,
             schedule.timesteps(recipe.steps, recipe.shift),
-            model,
+            denoise,
             recipe.guidance(F),
             t_eps=recipe.t_eps,
             stepper=stepper,
-            on_step=on_step,
+            on_step=stepped,
             trace=trace,
         )
