@@ -71,6 +71,7 @@ def measured(rows: list[Row], bench: Bench) -> Iterator[tuple[str, Line]]:
 
 
 def main() -> int:
+    """Measure what the command line asks for; the exit code."""
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__.split("\n")[2])
     parser.add_argument("rows", nargs="*", metavar="ROW", help="names or globs; default: all")
     parser.add_argument("--list", action="store_true", help="print the rows and end")

@@ -68,6 +68,7 @@ def timed(count: int, work: Callable[[], object]) -> dict[str, float]:
 
 
 def main(package: str, size: int, decode: int) -> None:
+    """Measure the three loops and print what they took."""
     pipeline = Pipeline(package_of(package, lambda text: None))
     made = Session.__init__
 

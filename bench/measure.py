@@ -45,6 +45,7 @@ class Cost:
 
     @property
     def megabytes(self) -> float:
+        """Memory in MB, of 10^6 bytes."""
         return self.rss / 1e6
 
 
