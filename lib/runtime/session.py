@@ -173,8 +173,8 @@ class Session:
         """Inputs that many runs share, checked and put on the device once, as OrtValues."""
         return {k: self._value(k, v) for k, v in feeds.items() if k in self._rules}
 
-    def room(self, name: str, shape: Sequence[int], *, on_host: bool = False) -> Any:
-        """An OrtValue for an output, in its type, its contents arbitrary.
+    def room(self, name: str, shape: Sequence[int], *, on_host: bool = False) -> Room:
+        """Memory for an output, in its type, its contents arbitrary.
 
         Args:
             on_host: in host memory, whatever the device is.
@@ -182,16 +182,19 @@ class Session:
         import onnxruntime as ort
 
         dtype = _DTYPES[self.output_types[name]]
-        element = ONNX_BF16 if dtype == BF16 else dtype.type
-        device = ("cpu", 0) if on_host else self._device
-        return ort.OrtValue.ortvalue_from_shape_and_type(list(shape), element, *device)
+        if not on_host and not self.on_host:
+            element = ONNX_BF16 if dtype == BF16 else dtype.type
+            device = ort.OrtValue.ortvalue_from_shape_and_type(list(shape), element, *self._device)
+            return Room(device, None)
+        array = np.empty(shape, dtype)
+        return Room(_host_value(array), array)
 
-    def bind(self, feeds: Mapping[str, Any], outputs: Mapping[str, Any]) -> Bound:
+    def bind(self, feeds: Mapping[str, Any], outputs: Mapping[str, Room]) -> Bound:
         """The component with its inputs and outputs bound, for a loop that runs it many times.
 
         Args:
             feeds: every input declared: arrays or OrtValues; others are left out.
-            outputs: OrtValues of `room`, which each run writes over; other outputs of the component
+            outputs: what `room` gave, which each run writes over; other outputs of the component
                 are not computed.
         Raises:
             InputError: an input is missing or has another type or shape than declared.
@@ -200,8 +203,8 @@ class Session:
         self._all_there(feeds)
         for name in self._rules:
             bound.feed(name, feeds[name])
-        for name, value in outputs.items():
-            bound.give(name, value)
+        for name, room in outputs.items():
+            bound.give(name, room)
         return bound
 
     def _all_there(self, feeds: Mapping[str, Any]) -> None:
@@ -284,9 +287,20 @@ class Session:
 
         self._checked(name, value)
         if value.dtype == BF16:
-            codes = np.ascontiguousarray(value).view(np.uint16)
-            return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(codes, ONNX_BF16)
+            return _host_value(np.ascontiguousarray(value))
         return ort.OrtValue.ortvalue_from_numpy(value, *self._device)
+
+
+class Room(NamedTuple):
+    """Memory that a session writes an output into.
+
+    Attributes:
+        value: as an OrtValue.
+        array: the same memory as an array; None on a device.
+    """
+
+    value: Any
+    array: np.ndarray | None
 
 
 class Bound:
@@ -311,9 +325,9 @@ class Bound:
             value = self._session.load({name: value})[name]
         self._binding.bind_ortvalue_input(name, value)
 
-    def give(self, name: str, value: Any) -> None:
-        """Have an output written into this OrtValue from now on."""
-        self._binding.bind_ortvalue_output(name, value)
+    def give(self, name: str, room: Room) -> None:
+        """Have an output written there from now on."""
+        self._binding.bind_ortvalue_output(name, room.value)
 
     def run(self) -> None:
         """Compute the outputs into their places.
@@ -331,6 +345,15 @@ BF16 = np.dtype(ml_dtypes.bfloat16)
 FLOATS = (np.dtype(np.float32), np.dtype(np.float16), BF16)
 ONNX_BF16 = 16
 """`TensorProto.BFLOAT16`; the enumeration itself would load onnx."""
+
+
+def _host_value(array: np.ndarray) -> Any:
+    """An OrtValue that is the memory of a C-contiguous array."""
+    import onnxruntime as ort
+
+    if array.dtype == BF16:
+        return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(array.view(np.uint16), ONNX_BF16)
+    return ort.OrtValue.ortvalue_from_numpy(array)
 
 
 def to_numpy(value: Any) -> np.ndarray:

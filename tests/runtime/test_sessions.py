@@ -95,7 +95,7 @@ def test_bound(demo_package: Path) -> None:
         z[:] = value  # what is written into the array is what the run reads
         bound.run()
         expected = session.run({**feeds, "z": np.full_like(z, value)})["inputs_embeds"]
-        np.testing.assert_array_equal(place.numpy(), expected)
+        np.testing.assert_array_equal(place.array, expected)
     with pytest.raises(InputError, match="input 'timestep' is missing"):
         session.bind({"z": z, "noise_scale": feeds["noise_scale"]}, {})
     with pytest.raises(InputError, match="input 'z': found float64"):

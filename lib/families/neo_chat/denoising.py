@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...runtime.session import Session, host_view, to_numpy
+from ...runtime.session import Session, to_numpy
 from . import positions as place
 
 if TYPE_CHECKING:
@@ -89,9 +89,9 @@ class _Batch:
         count = len(names)
         self._embeds = whole._embeds
         self._own: np.ndarray | None = None
-        read: Any = self._embeds
-        if count > 1 or not whole._shared:
-            embeds = d.cast("inputs_embeds", host_view(self._embeds))
+        read: Any = self._embeds.value
+        if self._embeds.array is not None and (count > 1 or not whole._shared):
+            embeds = d.cast("inputs_embeds", self._embeds.array)
             self._own = read = np.repeat(embeds, count, axis=0)
         x0 = d.room("x0", (count, *whole._shape[1:]))
         self._bound = d.bind(
@@ -106,13 +106,14 @@ class _Batch:
             },
             {"x0": x0},
         )
-        views = host_view(x0) if d.on_host else None
-        self._x0 = {n: x0 if views is None else views[i : i + 1] for i, n in enumerate(names)}
+        self._x0 = {
+            n: x0.value if x0.array is None else x0.array[i : i + 1] for i, n in enumerate(names)
+        }
 
     def run(self) -> dict[str, Any]:
         """x0 by branch."""
         if self._own is not None:
-            self._own[:] = host_view(self._embeds)
+            self._own[:] = self._embeds.array
             self._bound.feed("inputs_embeds", self._own)
         self._bound.run()
         return self._x0
