@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ..checkpoint.hidden_folder import remove_left
 from ..checkpoint.onnx_external import External
 from ..checkpoint.regular_file import OpenFile, open_regular
 from ..checkpoint.safetensors_header import read_header
@@ -89,6 +90,7 @@ def write(
         EnvironmentProblem: not enough disk space, or it cannot be written.
     """
     check_output(out, [subject.root], force=force, marker=layout.MANIFEST)
+    remove_left(out)  # before the room is counted that they take
     moved = _moved(subject)
     graphs = {part.file: part for part in subject.parts}
     others = [n for n in _files(subject) if n not in moved and n not in graphs]

@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..checkpoint.writer import check_output
 from ..errors import SourceNotFound, UsageProblem
-from . import sums, verify
+from ..suggestions import near_path
+from . import layout, sums, verify
 from .checks.subject import Options, Subject
 from .golden_file import open_goldens
 from .limits import limits_for
-from .report import open_report
+from .report import Report, open_report
 from .sandbox import Sandbox
 
 
@@ -59,8 +61,14 @@ def selected(order: Order) -> tuple[list[str], set[str]]:
         raise UsageProblem("--write-manifest with --manifest", expected="one of them")
     if order.force and order.compact is None:
         raise UsageProblem("--force", expected="--compact OUT with it")
-    if order.compact == "":
-        raise UsageProblem("--compact", found="nothing", expected="a folder name")
+    for option, given, expected in (
+        ("--against", order.against, "SOURCE"),
+        ("--manifest", order.manifest, "a file name"),
+        ("--compact", order.compact, "a folder name"),
+        *(("--picture", p, "a file name") for p in order.pictures),
+    ):
+        if given == "":
+            raise UsageProblem(option, found="nothing", expected=expected)
     # --compact is to remove what this check would tell
     left_out = [*order.without, *(["data.orphans"] if order.compact else [])]
     ids = verify.select(order.only, left_out, run=order.run)
@@ -71,6 +79,8 @@ def selected(order: Order) -> tuple[list[str], set[str]]:
         raise UsageProblem("--check golden.values", expected="--golden FILE with it")
     if order.golden and "golden.values" not in ids:
         raise UsageProblem("--golden", found="a selection without golden.values", expected="it too")
+    if order.manifest and "data.hash" not in ids:
+        raise UsageProblem("--manifest", found="a selection without data.hash", expected="it too")
     if order.write_manifest:
         named.discard("data.hash")  # there is no list before it is written
     return ids, named
@@ -102,22 +112,23 @@ class Release:
         order, tally = self._order, self.tally
         subject = Subject(self._package, self._options())
         options = subject.options
+        if order.manifest and not os.path.exists(order.manifest):
+            hint = near_path(order.manifest)
+            raise SourceNotFound(f"--manifest {order.manifest}: no such file", hint=hint)
+        options.goldens = open_goldens(order.golden, [p.name for p in subject.parts])
+        read = [g.path for g in options.goldens]
+        read += [p for p in (order.against, order.manifest) if p]
+        page = self._outputs(subject, read)
         if any(i.startswith(verify.RUNNING) for i in self._ids):
             from ..runtime.session import resolve_device
 
             options.device = resolve_device(order.device, self._note)
-        if order.manifest and not os.path.exists(order.manifest):
-            raise SourceNotFound(f"--manifest {order.manifest}: no such file")
-        options.goldens = open_goldens(order.golden, [p.name for p in subject.parts])
         rows = []
         limits = limits_for(self._package, len(subject.parts), order.timeout, order.memory)
         with Sandbox(subject, limits) as sandbox:
             if sandbox.how == "none":
                 self._note("checks run without limits: not possible on this system")
             sandbox.open_source()
-            read = [*(g.path for g in options.goldens)]
-            read += [p for p in (order.against, order.manifest) if p]
-            page = open_report(order.report, self._package, order.pictures, read)
             for check_id, finding in verify.verify(subject, self._ids, self._named, sandbox.run):
                 tally.add(check_id, finding)
                 rows.append(verify.record(check_id, finding))
@@ -136,6 +147,22 @@ class Release:
 
             before, after = compact.write(subject, Path(order.compact), force=order.force)
             yield "file", compact.record(before, after, order.compact)
+
+    def _outputs(self, subject: Subject, read: list[str]) -> Report | None:
+        """The page, if one is asked for; every output is judged here, before the first check.
+
+        Args:
+            read: files and folders that the run reads, beside the package.
+        Raises: as `records`.
+        """
+        order = self._order
+        if order.compact:
+            inputs = [p for p in (subject.root, *read, *order.pictures) if os.path.exists(p)]
+            inputs += [order.report] if order.report else []  # it would go with what is replaced
+            check_output(Path(order.compact), inputs, force=order.force, marker=layout.MANIFEST)
+        if order.write_manifest:
+            sums.check_place(subject.root)
+        return open_report(order.report, self._package, order.pictures, read)
 
     def fault(self) -> str | None:
         """One line about a check that did not hold, None of one that did."""

@@ -121,6 +121,22 @@ def digests(
         yield from zip(names, pool.map(one, names), strict=True)
 
 
+def check_place(root: str) -> str:
+    """The path of the list of a folder, if it can be written there.
+
+    Raises:
+        InputError: a link is in its place.
+        EnvironmentProblem: the folder is not writable.
+    """
+    from ..checkpoint.output_file import require_writable
+
+    path = os.path.join(root, NAME)
+    if os.path.islink(path):
+        raise InputError(f"{NAME}: a symbolic link", expected="a file of the package, or none")
+    require_writable(path, root)
+    return path
+
+
 def write(root: str, progress: Callable[[int], object] = lambda n: None) -> int:
     """Write SHA256SUMS of all files; returns how many.
 
@@ -130,9 +146,7 @@ def write(root: str, progress: Callable[[int], object] = lambda n: None) -> int:
     """
     from ..checkpoint.output_file import write_whole
 
-    path = os.path.join(root, NAME)
-    if os.path.islink(path):
-        raise InputError(f"{NAME}: a symbolic link", expected="a file of the package, or none")
+    path = check_place(root)
     names = files(root)
     for name in names:
         fault = path_fault(name)
