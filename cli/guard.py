@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import traceback
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, NoReturn
+from typing import Any
 
+from . import interruption
 from .console import Unfailing, console
 from .failure import ENVIRONMENT, INTERRUPTED, USAGE, failure
 from .lib.errors import without_secrets
@@ -24,7 +24,7 @@ def run(arguments: list[str]) -> int:
         return ENVIRONMENT
     try:
         try:
-            with _warnings_as_details():
+            with _warnings_as_details(), interruption.in_destructors(console.detail):
                 code = _invoke(arguments)
         except BaseException as e:
             code = report(e)
@@ -63,13 +63,7 @@ def _invoke(arguments: list[str]) -> int:
 
     app = application()
     with app.make_context("ntool", list(arguments)) as context:
-        # from here on there may be something to clean up
-        signal.signal(signal.SIGTERM, _terminate)
-        hangup = getattr(signal, "SIGHUP", None)  # Windows has none
-        if hangup is not None and signal.getsignal(hangup) != signal.SIG_IGN:  # nohup ignores it
-            signal.signal(hangup, _terminate)
-        if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
+        interruption.install()  # from here on there may be something to clean up
         app.invoke(context)
     return 0
 
@@ -79,7 +73,7 @@ def report(error: BaseException) -> int:
     if type(error).__name__ == "NoArgsIsHelpError":
         print(str(error), file=sys.stderr)
         return USAGE
-    found = failure(error)
+    found = failure(interruption.behind(error) or error)
     if isinstance(error, BrokenPipeError):  # `| head`: say nothing, and let no later flush complain
         _discard_stdout()
     context: Any = getattr(error, "ctx", None)
@@ -133,9 +127,3 @@ def _discard_stdout() -> None:
         os.close(devnull)
     except (OSError, ValueError):
         pass
-
-
-def _terminate(signum: int, frame: object) -> NoReturn:
-    """SIGTERM and SIGHUP unwind the stack, so that temporary files are removed, and exit with 128 +
-    their number."""
-    raise SystemExit(128 + signum)
