@@ -14,6 +14,7 @@ from . import interruption
 from .console import Unfailing, console
 from .failure import ENVIRONMENT, INTERRUPTED, USAGE, failure
 from .lib.errors import without_secrets
+from .terminal_bar import screen
 
 
 def run(arguments: list[str]) -> int:
@@ -27,6 +28,7 @@ def run(arguments: list[str]) -> int:
             with _warnings_as_details(), interruption.in_destructors(console.detail):
                 code = _invoke(arguments)
         except BaseException as e:
+            screen.end()
             code = report(e)
         try:
             sys.stdout.flush()
@@ -81,8 +83,7 @@ def report(error: BaseException) -> int:
         console.command = context.command_path.partition(" ")[2]
     if found.message:
         console.say(found.message)
-    if found.hint:
-        print(f"hint: {without_secrets(found.hint)}", file=sys.stderr)
+    console.hint(found.hint)
     if found.bug or (console.verbose and found.message):
         lines = traceback.format_exception(error)
         print(without_secrets("".join(lines)), end="", file=sys.stderr)

@@ -6,7 +6,8 @@ Standard library only, and loaded by what has failed already.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from fnmatch import fnmatchcase
 
 MANY = 2000
 """Words that are compared letter by letter; of more, those that begin or end alike are."""
@@ -60,6 +61,26 @@ def did_you_mean(word: str, known: Iterable[str]) -> str | None:
     """A hint with the nearest of `known`, or None where none is close."""
     found = nearest(word, known)
     return None if found is None else f"did you mean '{found}'?"
+
+
+def unmatched(
+    options: Mapping[str, Iterable[str] | None], names: Callable[[], Collection[str]]
+) -> Iterator[str]:
+    """A line for each pattern that matches no tensor.
+
+    Args:
+        options: patterns, by the option that they were given with.
+        names: of all tensors; asked for only if there are patterns.
+    """
+    every: Collection[str] | None = None
+    for option, patterns in options.items():
+        for pattern in patterns or ():
+            every = names() if every is None else every
+            if any(fnmatchcase(name, pattern) for name in every):
+                continue
+            plain = not set(pattern) & set("*?[")
+            hint = did_you_mean(pattern, every) if plain else None
+            yield f"{option} '{pattern}' matches no tensor" + (f"; {hint}" if hint else "")
 
 
 def near_path(path: str) -> str | None:

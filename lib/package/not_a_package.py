@@ -22,6 +22,26 @@ def no_such(path: str) -> SourceNotFound:
     return SourceNotFound(f"{path}: no such file or folder", hint=hint)
 
 
+def refuse_part(path: str) -> None:
+    """Refuse a file or folder of a package where the package itself is wanted.
+
+    Raises:
+        SourceNotFound: names the package.
+    """
+    if not os.path.exists(path):
+        return
+    is_file = os.path.isfile(path)
+    if not is_file and os.path.isfile(os.path.join(path, CONFIG)):
+        return  # a checkpoint, wherever it lies
+    package = package_around(os.path.dirname(path) or "." if is_file else f"{path}/{os.pardir}")
+    if package is not None:
+        raise SourceNotFound(
+            f"{path}: no package here",
+            found=f"a {'file' if is_file else 'folder'} of a package",
+            hint=f"give the package itself: {shlex.quote(package)}",
+        )
+
+
 def no_graph(path: str) -> SourceNotFound:
     """The error for a file that is no graph."""
     what, hint = _file(path)
@@ -39,16 +59,16 @@ def no_graphs(path: str) -> SourceNotFound:
 
 def _file(path: str) -> tuple[str | None, str | None]:
     folder = os.path.dirname(path) or "."
-    package = _package_around(folder)
+    package = package_around(folder)
     if package is not None:
-        return "a file of a package", f"ntool verify-package {shlex.quote(package)}"
+        return "a file of a package", f"give the package itself: {shlex.quote(package)}"
     quoted, name = shlex.quote(path), os.path.basename(path)
     what = what_is(_first(path))
     if what == "a PNG picture":
         return what, f"ntool verify-package PKG --golden {quoted} draws it again and compares"
     if what == "a GGUF file":
         return what, f"ntool inspect-headers {quoted}"
-    if name.endswith(".safetensors") or name == CONFIG or name.endswith(".index.json"):
+    if name == CONFIG or name.endswith((".safetensors", ".index.json")):
         if os.path.isfile(os.path.join(folder, CONFIG)):
             return "a file of a checkpoint", _export(folder)
         if name.endswith(".safetensors"):
@@ -67,13 +87,13 @@ def _folder(path: str) -> tuple[str | None, str | None]:
         return "safetensors files", f"ntool inspect-headers {shlex.quote(path)}"
     if any(n.lower().endswith(".gguf") for n in names):
         return "a GGUF model", f"ntool inspect-headers {shlex.quote(path)}"
-    package = _package_around(os.path.join(path, os.pardir))
+    package = package_around(os.path.join(path, os.pardir))
     if package is not None:
-        return "a folder of a package", f"ntool verify-package {shlex.quote(package)}"
+        return "a folder of a package", f"give the package itself: {shlex.quote(package)}"
     return None, f"{_export('SOURCE')} makes one of a checkpoint"
 
 
-def _package_around(folder: str) -> str | None:
+def package_around(folder: str) -> str | None:
     """The package that a folder is, or is a component of."""
     for place in (folder, os.path.join(folder, os.pardir)):
         if os.path.isfile(os.path.join(place, layout.MANIFEST)):

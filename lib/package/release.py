@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,13 +11,24 @@ from typing import Any
 
 from ..checkpoint.writer import check_output
 from ..errors import SourceNotFound, UsageProblem
+from ..progress import step
 from ..suggestions import near_path
 from . import layout, sums, verify
-from .checks.subject import Options, Subject
+from .checks.subject import Check, Finding, Options, Part, Subject
 from .golden_file import open_goldens
 from .limits import limits_for
 from .report import Report, open_report
 from .sandbox import Sandbox
+
+_ANEW = "ntool export-component SOURCE -o PKG --force writes it anew"
+_HINTS = {
+    "graph.standard": "ntool export-component SOURCE -o PKG --ep onnx-standard uses no others",
+    "data.orphans": "ntool verify-package PKG --compact OUT writes it without them",
+    "weights.complete": _ANEW,
+    "weights.values": _ANEW,
+    "run.support": "ntool doctor shows what this machine has",
+}
+"""By id: what to do where one thing is likely to help."""
 
 
 @dataclass(frozen=True)
@@ -129,7 +141,7 @@ class Release:
             if sandbox.how == "none":
                 self._note("checks run without limits: not possible on this system")
             sandbox.open_source()
-            for check_id, finding in verify.verify(subject, self._ids, self._named, sandbox.run):
+            for check_id, finding in self._findings(subject, sandbox):
                 tally.add(check_id, finding)
                 rows.append(verify.record(check_id, finding))
                 if finding.warning:
@@ -147,6 +159,18 @@ class Release:
 
             before, after = compact.write(subject, Path(order.compact), force=order.force)
             yield "file", compact.record(before, after, order.compact)
+
+    def _findings(self, subject: Subject, sandbox: Sandbox) -> Iterator[tuple[str, Finding]]:
+        """What the checks find; which one is at work is told."""
+        with step(verify.count(subject, self._ids), "checking", "check") as bar:
+
+            def run(check: Check, part: Part | None) -> list[Finding]:
+                bar.label(f"{check.id} of {part.name}" if part else check.id)
+                found = sandbox.run(check, part)
+                bar.update(1)
+                return found
+
+            yield from verify.verify(subject, self._ids, self._named, run)
 
     def _outputs(self, subject: Subject, read: list[str]) -> Report | None:
         """The page, if one is asked for; every output is judged here, before the first check.
@@ -173,6 +197,14 @@ class Release:
         unwritten += [order.compact] if order.compact else []
         kept = "".join(f"; {name} not written" for name in unwritten)
         return f"{fault[0]}{kept}; {fault[1][:1000]}"
+
+    def hint(self) -> str | None:
+        """The command that may help with the first check that did not hold."""
+        if self.tally.first is None:
+            return None
+        check, finding = self.tally.first
+        package = shlex.quote(self._package)
+        return _HINTS.get(check if finding.reason != "given-up" else "", "").replace("PKG", package)
 
     def _options(self) -> Options:
         order = self._order

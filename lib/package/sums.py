@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from ..checkpoint.paths import contained, path_fault
 from ..checkpoint.regular_file import open_regular, read_all
 from ..errors import InputError, NtoolError
+from ..progress import step
 from . import layout
 
 NAME = layout.SUMS
@@ -101,24 +102,33 @@ def digest(root: str, name: str, progress: Callable[[int], object] = lambda n: N
     return h.hexdigest()
 
 
-def digests(
-    root: str, names: Iterable[str], progress: Callable[[int], object] = lambda n: None
-) -> Iterator[tuple[str, str | InputError]]:
+def digests(root: str, names: Iterable[str]) -> Iterator[tuple[str, str | InputError]]:
     """(name, SHA-256 in hex or why there is none) of files of a folder, in their order; several at
     once: neither reading nor hashing holds other threads up."""
     from concurrent.futures import ThreadPoolExecutor
 
     def one(name: str) -> str | InputError:
         try:
-            return digest(root, name, progress)
+            return digest(root, name, bar.update)
         except InputError as e:
             return e
         except NtoolError as e:
             return InputError(e.message)
 
     names = list(names)
-    with ThreadPoolExecutor(min(THREADS, os.cpu_count() or 1)) as pool:
+    total = sum(_size(os.path.join(root, name)) for name in names)
+    with (
+        step(total, "hashing") as bar,
+        ThreadPoolExecutor(min(THREADS, os.cpu_count() or 1)) as pool,
+    ):
         yield from zip(names, pool.map(one, names), strict=True)
+
+
+def _size(path: str) -> int:
+    try:
+        return os.stat(path).st_size
+    except OSError:  # hashing it says what is wrong
+        return 0
 
 
 def check_place(root: str) -> str:
@@ -137,7 +147,7 @@ def check_place(root: str) -> str:
     return path
 
 
-def write(root: str, progress: Callable[[int], object] = lambda n: None) -> int:
+def write(root: str) -> int:
     """Write SHA256SUMS of all files; returns how many.
 
     Raises:
@@ -153,7 +163,7 @@ def write(root: str, progress: Callable[[int], object] = lambda n: None) -> int:
         if fault:
             raise InputError(f"file '{name}' {fault}", hint=f"rename it; {NAME} cannot list it")
     lines = []
-    for name, found in digests(root, names, progress):
+    for name, found in digests(root, names):
         if isinstance(found, InputError):
             raise found
         lines.append(f"{found}  {name}\n")

@@ -77,6 +77,11 @@ def verify(
                 yield i, _placed(finding, part)
 
 
+def count(subject: Subject, ids: Sequence[str]) -> int:
+    """How many times a check is run, where nothing keeps one from it."""
+    return sum(len(_places(BY_ID[i], subject)) for i in ids)
+
+
 def _places(check: Check, subject: Subject) -> tuple[Part | None, ...]:
     """What a check is run on: the package (None), or each of its components."""
     return (None,) if check.package else tuple(subject.parts)

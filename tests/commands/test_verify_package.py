@@ -426,9 +426,13 @@ def test_other_things_are_no_package(package: Path, tmp_path: Path) -> None:
         ("x.safetensors", "a safetensors file", "ntool inspect-headers {}"),
         ("loose", "safetensors files", "ntool inspect-headers {}"),
         ("empty", "no package here (package.json", "ntool export-component SOURCE -o PKG makes"),
-        (package / "package.json", "a file of a package", f"ntool verify-package {package}\n"),
-        (package / "embedding" / "model.safetensors", "a file", f"ntool verify-package {package}\n"),
-        (package / "tokenizer", "a folder of a package", f"ntool verify-package {package}\n"),
+        (package / "package.json", "a file of a package", f"give the package itself: {package}\n"),
+        (
+            package / "embedding" / "model.safetensors",
+            "a file",
+            f"give the package itself: {package}\n",
+        ),
+        (package / "tokenizer", "a folder of a package", f"give the package itself: {package}\n"),
         (str(package)[:-1], "no such file or folder", f"did you mean '{package}'?"),
     ):
         done = ntool(tmp_path / given)
