@@ -16,6 +16,7 @@ from .checkpoint.grouping import Key
 from .checkpoint.index import absent_numbers
 from .checkpoint.tensor import BITS, Problem, Tensor
 from .errors import UsageProblem
+from .suggestions import did_you_mean
 
 FLOATS = frozenset(d for d in BITS if d[0] == "F" or d == "BF16")
 """Dtypes that `--as-dtype` estimates as converted; integers and complex numbers keep their size."""
@@ -137,7 +138,8 @@ def estimate(tensors: Iterable[Tensor], dtype: str) -> int:
         UsageProblem: not a dtype of the safetensors format.
     """
     if dtype not in BITS:
-        raise UsageProblem("--as-dtype", found=repr(dtype), expected=" ".join(BITS))
+        hint = did_you_mean(dtype, BITS)
+        raise UsageProblem("--as-dtype", found=repr(dtype), expected=" ".join(BITS), hint=hint)
     bits = BITS[dtype]
     return sum((t.params * bits + 7) // 8 if t.dtype in FLOATS else t.nbytes for t in tensors)
 

@@ -15,6 +15,7 @@ from operator import itemgetter
 
 from ..checkpoint.folder import Folder
 from ..checkpoint.tensor import Problem, Tensor
+from ..progress import tracked
 
 GAP = 1 << 16
 """Bytes between two scales that are read along rather than skipped."""
@@ -54,7 +55,7 @@ def check(
     by_file: dict[str, list[Tensor]] = {}
     for t in scales:
         by_file.setdefault(t.file, []).append(t)
-    for file, group in by_file.items():
+    for file, group in tracked(by_file.items(), len(by_file), "reading scales", "file"):
         group.sort(key=_OFFSET)
         values.checked += len(group)
         with folder.open(file) as f:
