@@ -8,11 +8,19 @@ import threading
 import time
 from collections.abc import Callable
 
-from .terminal_bar import size
-
 WAYS = ("auto", "always", "never", "plain", "json")
 INTERVAL = {"json": 0.5, "plain": 10.0}
 """Seconds between two lines; the last one always comes, of `plain` where it took a second."""
+
+
+def size(count: float, unit: str) -> str:
+    """A number of a unit in words: `1.42 GB`, `7`, `1.5 step`."""
+    if unit != "B":
+        return f"{count:.1f} {unit}" if isinstance(count, float) else f"{count}"
+    for power, name in ((12, "TB"), (9, "GB"), (6, "MB"), (3, "kB")):
+        if count >= 10**power:
+            return f"{count / 10**power:.2f} {name}"
+    return f"{count:.0f} bytes"
 
 
 class Lines:

@@ -1,8 +1,9 @@
 """Bars on a terminal: one line at the cursor, redrawn in place, gone when its step is over.
 
-Of steps within steps the innermost is drawn, behind the words of those around it. No library: what
-they load (locks, logging) does not get along with the forks of `verify-package`, and a terminal of
-any kind can go back to the beginning of a line.
+The meter, its numbers and times are tqdm's. Where it stands is ours: of steps within steps the
+innermost is drawn, behind the words of those around it, and a terminal of any kind can go back to
+the beginning of a line. tqdm is loaded when the first step begins, by the thread that begins it: a
+thread that loads it while `verify-package` forks would leave its locks to the child.
 """
 
 from __future__ import annotations
@@ -26,24 +27,8 @@ REFRESH = 1.0
 COLUMNS = 80
 ECHO = 2
 """Columns behind the bar that the terminal may have written to: `^C`."""
-LEAST_BAR, MOST_BAR = 5, 50
-
-
-def size(count: float, unit: str) -> str:
-    """A number of a unit in words: `1.42 GB`, `7`, `1.5 step`."""
-    if unit != "B":
-        return f"{count:.1f} {unit}" if isinstance(count, float) else f"{count}"
-    for power, name in ((12, "TB"), (9, "GB"), (6, "MB"), (3, "kB")):
-        if count >= 10**power:
-            return f"{count / 10**power:.2f} {name}"
-    return f"{count:.0f} bytes"
-
-
-def clock(seconds: float) -> str:
-    """Seconds as `0:07`, `12:34` or `1:02:03`."""
-    minutes, rest = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+LEAST_METER = 44
+"""Columns for a meter with its numbers; words before it give way."""
 
 
 class _Screen:
@@ -125,6 +110,9 @@ class TerminalBar:
     """
 
     def __init__(self, total: int | None, what: str, unit: str, *, at_once: bool = False) -> None:
+        from tqdm.std import tqdm
+
+        self.meter = tqdm  # only its ways to format are used
         self.total, self.what, self.unit, self.at_once = total, what, unit, at_once
         self.started, self.done, self.words = time.monotonic(), 0, ""
         screen.enter(self)
@@ -151,38 +139,36 @@ class TerminalBar:
 
 
 def _line(bars: list[TerminalBar], now: float, width: int) -> str:
-    """Words of the outer steps, then the innermost with its numbers; at most `width` columns."""
+    """Words of the outer steps, then the meter of the innermost; at most `width` columns."""
     *outer, inner = bars
     around = "".join(f"{b.what} {_of(b)}{': ' + b.words if b.words else ''}: " for b in outer)
     head = inner.what + (f": {inner.words}" if inner.words else "")
-    seconds = now - inner.started
+    seconds, meter = now - inner.started, inner.meter
     if not inner.unit:
-        return shorten(f"{around}{head} [{clock(seconds)}]", max(width, 4))
-    rate = inner.done / seconds if seconds > 0 else 0.0
-    numbers = [_of(inner)]
-    if rate:
-        numbers.append(f"{size(rate, inner.unit)}/s")
-    if rate and inner.total is not None:
-        numbers.append(f"{clock(max(inner.total - inner.done, 0) / rate)} left")
-    tail = ", ".join(numbers)
-    if inner.total is None:
-        return shorten(f"{around}{head}: {tail} [{clock(seconds)}]", max(width, 4))
-    share = min(inner.done / inner.total, 1.0) if inner.total else 1.0
-    percent = f"{share:4.0%}"
-    room = width - len(around) - len(head) - len(percent) - len(tail) - 4
-    if room < LEAST_BAR and around:  # the numbers matter more than where they belong
-        around, room = "", room + len(around)
-    if room < LEAST_BAR:
-        return shorten(f"{around}{head}{percent} {tail}", max(width, 4))
-    room = min(room, MOST_BAR)
-    full = round(share * room)
-    block = "\u2588" if (getattr(sys.stderr, "encoding", "") or "").lower() == "utf-8" else "#"
-    return f"{around}{head}{percent}|{block * full}{' ' * (room - full)}| {tail}"
+        return shorten(f"{around}{head} [{meter.format_interval(seconds)}]", max(width, 4))
+    for before in (around + head, head, inner.what, ""):
+        if len(before) + LEAST_METER <= width:
+            break
+    utf8 = (getattr(sys.stderr, "encoding", "") or "").lower() == "utf-8"
+    line = meter.format_meter(
+        inner.done,
+        inner.total,
+        seconds,
+        ncols=width,
+        prefix=before,
+        ascii=not utf8,
+        unit=inner.unit if inner.unit == "B" else f" {inner.unit}",
+        unit_scale=inner.unit == "B",
+        unit_divisor=1000,
+    )
+    return str(line)[: max(width, 4)]
 
 
 def _of(bar: TerminalBar) -> str:
-    done = size(bar.done, bar.unit)
-    return done if bar.total is None else f"{done} of {size(bar.total, bar.unit)}"
+    def count(n: int) -> str:
+        return str(bar.meter.format_sizeof(n, bar.unit, 1000)) if bar.unit == "B" else str(n)
+
+    return count(bar.done) if bar.total is None else f"{count(bar.done)} of {count(bar.total)}"
 
 
 def _columns() -> int:

@@ -28,6 +28,7 @@ NEEDED = (
     "minijinja",
     "pillow",
     "jsonschema",
+    "tqdm",
 )
 RUNTIMES = ("onnxruntime-gpu", "onnxruntime")
 """One of them is needed."""
