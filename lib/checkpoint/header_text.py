@@ -1,11 +1,14 @@
 """The entries of a safetensors header in the form in which the library writes it, taken out of its
 text as columns.
 
-Such a text is `{"__metadata__":{...},"NAME":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]},...}`
-without a space, in the order of offsets, names in printable ASCII without escapes. Cutting it at its
-brackets costs half of what `json.loads` does, which makes a dict and two lists for each tensor. Every
-other text is for the general parser, and so is every text with anything wrong in it: here each
-character is accounted for, or the answer is None.
+Such a text has no space, its entries are in the order of offsets, and names are printable ASCII
+without escapes:
+
+    {"__metadata__":{...},"NAME":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]},...}
+
+Cutting it at its brackets takes half as long as `json.loads`, which makes a dict and two lists for
+each tensor. Every other text is for the general parser, and so is every text with anything wrong in
+it: here each character is accounted for, or the answer is None.
 """
 
 from __future__ import annotations

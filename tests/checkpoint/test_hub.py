@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from ntool.lib.checkpoint import remote_file
+from ntool.lib.checkpoint.folder import LocalFolder
 from ntool.lib.checkpoint.hub import endpoint, open_hub
 from ntool.lib.checkpoint.hub_address import Address
-from ntool.lib.checkpoint.parallel import AHEAD, IN_FLIGHT
-from ntool.lib.checkpoint.folder import LocalFolder
 from ntool.lib.checkpoint.index import read_index
+from ntool.lib.checkpoint.parallel import AHEAD, IN_FLIGHT
 from ntool.lib.checkpoint.remote_file import PREFETCH, expected_headers
 from ntool.lib.checkpoint.source import open_checkpoint
 from ntool.lib.errors import EnvironmentProblem, SourceNotFound, Unsupported, UsageProblem
