@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import traceback
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -90,6 +89,8 @@ def report(error: BaseException) -> int:
     if found.hint:
         print(f"hint: {without_secrets(found.hint)}", file=sys.stderr)
     if found.bug or (console.verbose and found.message):
+        import traceback  # and what it needs: 2 ms
+
         lines = traceback.format_exception(error)
         print(without_secrets("".join(lines)), end="", file=sys.stderr)
     return found.code
