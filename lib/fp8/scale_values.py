@@ -11,16 +11,20 @@ import struct
 from array import array
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from operator import itemgetter
+from itertools import groupby, islice
+from operator import add, itemgetter, sub
 
-from ..checkpoint.folder import Folder
+from ..checkpoint.folder import Folder, Readable
+from ..checkpoint.regular_file import OpenFile
 from ..checkpoint.tensor import Problem, Tensor
 
 GAP = 1 << 16
 """Bytes between two scales that are read along rather than skipped."""
 PIECE = 1 << 22
 """Most bytes of one read, unless one scale is larger."""
-_DTYPE, _OFFSET, _NBYTES = itemgetter(1), itemgetter(4), itemgetter(5)
+_BATCH = 1024
+"""Reads whose bytes are judged together."""
+_DTYPE, _FILE, _OFFSET, _NBYTES = map(itemgetter, (1, 3, 4, 5))
 _FLOATS = ("BF16", "F16", "F32")
 
 
@@ -52,32 +56,67 @@ def check(
     values = Values()
     problems: list[Problem] = []
     by_file: dict[str, list[Tensor]] = {}
-    for t in scales:
-        by_file.setdefault(t.file, []).append(t)
+    for file, some in groupby(scales, _FILE):
+        by_file.setdefault(file, []).extend(some)
     for file, group in by_file.items():
         group.sort(key=_OFFSET)
         values.checked += len(group)
         with folder.open(file) as f:
-            read = f.read
-            for run, start, end in _runs(group):
-                raw = read(start, end - start)
-                if len(run) == 1:  # beside its codes, as most writers lay it
-                    t = run[0]
-                    if not _sound(t[1], raw):
-                        _note(values, problems, t, raw, limit)
+            for runs in _batches(group):
+                raws = _read(f, runs)
+                tensors = (
+                    group if len(runs) == len(group) else [t for run, _, _ in runs for t in run]
+                )
+                if _all_alike(values, tensors, raws):
                     continue
-                dtypes = set(map(_DTYPE, run))
-                one = dtypes.pop() if len(dtypes) == 1 else ""
-                if len(raw) == sum(map(_NBYTES, run)) and _sound(one, raw):
-                    continue
-                if one in _FLOATS and not raw.strip(b"\0"):
-                    values.zero += len(run)
-                    continue
-                for t in run:
-                    piece = raw[t.offset - start : t.offset - start + t.nbytes]
-                    if not _sound(t.dtype, piece):
-                        _note(values, problems, t, piece, limit)
+                for (run, start, _), raw in zip(runs, raws, strict=True):
+                    if len(run) > 1 and _all_alike(values, run, [raw]):
+                        continue
+                    for t in run:
+                        piece = raw[t.offset - start : t.offset - start + t.nbytes]
+                        if not _sound(t.dtype, piece):
+                            _note(values, problems, t, piece, limit)
     return values, problems
+
+
+def _all_alike(values: Values, scales: list[Tensor], raws: list[bytes]) -> bool:
+    """Whether one look at the bytes of many scales tells that all are sound, or all of them zero,
+    which is counted.
+
+    Args:
+        raws: the bytes, with what was read along between two scales.
+    """
+    dtypes = set(map(_DTYPE, scales))
+    dtype = dtypes.pop() if len(dtypes) == 1 else ""
+    raw = b"".join(raws)
+    if dtype in _FLOATS and raw == bytes(len(raw)):
+        values.zero += len(scales)
+        return True
+    return len(raw) == sum(map(_NBYTES, scales)) and _sound(dtype, raw)
+
+
+Run = tuple[list[Tensor], int, int]
+"""Scales that are read at once, the first byte of the read, and the one after its last."""
+
+
+def _batches(scales: list[Tensor]) -> Iterator[list[Run]]:
+    """The runs of scales in offset order, some at a time: as many as are not many bytes."""
+    offsets, sizes = list(map(_OFFSET, scales)), list(map(_NBYTES, scales))
+    ends = list(map(add, offsets, sizes))
+    # each beside its codes, as most writers lay it: a few bytes each, far apart
+    if min(map(sub, offsets[1:], ends), default=0) > GAP and max(sizes) * _BATCH <= PIECE:
+        runs: Iterator[Run] = zip(([t] for t in scales), offsets, ends, strict=True)
+        while batch := list(islice(runs, _BATCH)):
+            yield batch
+    else:
+        for run in _runs(scales):
+            yield [run]
+
+
+def _read(f: Readable, runs: list[Run]) -> list[bytes]:
+    if len(runs) > 1 and isinstance(f, OpenFile):
+        return f.read_many([r[1] for r in runs], [r[2] - r[1] for r in runs])
+    return [f.read(start, end - start) for _, start, end in runs]
 
 
 def _note(values: Values, problems: list[Problem], scale: Tensor, raw: bytes, limit: int) -> None:
@@ -98,9 +137,8 @@ def _note(values: Values, problems: list[Problem], scale: Tensor, raw: bytes, li
         )
 
 
-def _runs(scales: list[Tensor]) -> Iterator[tuple[list[Tensor], int, int]]:
-    """Scales in offset order, cut where the gap or the whole becomes too large to read at once;
-    with the first byte of each run, and the one after its last."""
+def _runs(scales: list[Tensor]) -> Iterator[Run]:
+    """Scales in offset order, cut where the gap or the whole becomes too large to read at once."""
     run: list[Tensor] = []
     start = end = 0
     for t in scales:
