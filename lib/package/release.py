@@ -6,15 +6,16 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import SourceNotFound, UsageProblem
 from . import sums, verify
 from .checks.subject import Options, Subject
-from .golden_file import open_goldens
 from .limits import limits_for
-from .report import open_report
 from .sandbox import Sandbox
+
+if TYPE_CHECKING:
+    from .report import Report
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,17 @@ def selected(order: Order) -> tuple[list[str], set[str]]:
     return ids, named
 
 
+def _open_report(
+    path: str | None, package: str, pictures: tuple[str, ...], inputs: list[str]
+) -> Report | None:
+    """As `report.open_report`, whose module most runs do without."""
+    if path is None and not pictures:
+        return None
+    from .report import open_report
+
+    return open_report(path, package, pictures, inputs)
+
+
 class Release:
     """One check of one package.
 
@@ -104,11 +116,16 @@ class Release:
         options = subject.options
         if any(i.startswith(verify.RUNNING) for i in self._ids):
             from ..runtime.session import resolve_device
+            from .checks import kernels  # noqa: F401 (before the process of the checks begins)
 
             options.device = resolve_device(order.device, self._note)
         if order.manifest and not os.path.exists(order.manifest):
             raise SourceNotFound(f"--manifest {order.manifest}: no such file")
-        options.goldens = open_goldens(order.golden, [p.name for p in subject.parts])
+        if order.golden:
+            from .checks import golden_values  # noqa: F401 (before the process of the checks begins)
+            from .golden_file import open_goldens
+
+            options.goldens = open_goldens(order.golden, [p.name for p in subject.parts])
         rows = []
         limits = limits_for(self._package, len(subject.parts), order.timeout, order.memory)
         with Sandbox(subject, limits) as sandbox:
@@ -117,7 +134,7 @@ class Release:
             sandbox.open_source()
             read = [*(g.path for g in options.goldens)]
             read += [p for p in (order.against, order.manifest) if p]
-            page = open_report(order.report, self._package, order.pictures, read)
+            page = _open_report(order.report, self._package, order.pictures, read)
             for check_id, finding in verify.verify(subject, self._ids, self._named, sandbox.run):
                 tally.add(check_id, finding)
                 rows.append(verify.record(check_id, finding))
