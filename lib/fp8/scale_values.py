@@ -9,9 +9,10 @@ from __future__ import annotations
 import math
 import struct
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from itertools import groupby, islice
+from functools import partial
+from itertools import groupby, repeat
 from operator import add, itemgetter, sub
 
 from ..checkpoint.folder import Folder, Readable
@@ -62,20 +63,13 @@ def check(
         group.sort(key=_OFFSET)
         values.checked += len(group)
         with folder.open(file) as f:
-            for runs in _batches(group):
-                raws = _read(f, runs)
-                tensors = (
-                    group if len(runs) == len(group) else [t for run, _, _ in runs for t in run]
-                )
-                if _all_alike(values, tensors, raws):
+            for part, places, raws in _read(f, group):
+                if _all_alike(values, part, raws):
                     continue
-                for (run, start, _), raw in zip(runs, raws, strict=True):
-                    if len(run) > 1 and _all_alike(values, run, [raw]):
-                        continue
-                    for t in run:
-                        piece = raw[t.offset - start : t.offset - start + t.nbytes]
-                        if not _sound(t.dtype, piece):
-                            _note(values, problems, t, piece, limit)
+                for t, (start, raw) in zip(part, places(), strict=True):
+                    piece = raw[t.offset - start : t.offset - start + t.nbytes]
+                    if not _sound(t.dtype, piece):
+                        _note(values, problems, t, piece, limit)
     return values, problems
 
 
@@ -95,28 +89,24 @@ def _all_alike(values: Values, scales: list[Tensor], raws: list[bytes]) -> bool:
     return len(raw) == sum(map(_NBYTES, scales)) and _sound(dtype, raw)
 
 
-Run = tuple[list[Tensor], int, int]
-"""Scales that are read at once, the first byte of the read, and the one after its last."""
+Places = Callable[[], Iterable[tuple[int, bytes]]]
+"""Gives the read that each of some scales lies in: its first byte and what it brought."""
 
 
-def _batches(scales: list[Tensor]) -> Iterator[list[Run]]:
-    """The runs of scales in offset order, some at a time: as many as are not many bytes."""
+def _read(f: Readable, scales: list[Tensor]) -> Iterator[tuple[list[Tensor], Places, list[bytes]]]:
+    """Scales in offset order, some at a time, with where they lie in what was read of them."""
     offsets, sizes = list(map(_OFFSET, scales)), list(map(_NBYTES, scales))
-    ends = list(map(add, offsets, sizes))
     # each beside its codes, as most writers lay it: a few bytes each, far apart
-    if min(map(sub, offsets[1:], ends), default=0) > GAP and max(sizes) * _BATCH <= PIECE:
-        runs: Iterator[Run] = zip(([t] for t in scales), offsets, ends, strict=True)
-        while batch := list(islice(runs, _BATCH)):
-            yield batch
-    else:
-        for run in _runs(scales):
-            yield [run]
-
-
-def _read(f: Readable, runs: list[Run]) -> list[bytes]:
-    if len(runs) > 1 and isinstance(f, OpenFile):
-        return f.read_many([r[1] for r in runs], [r[2] - r[1] for r in runs])
-    return [f.read(start, end - start) for _, start, end in runs]
+    apart = min(map(sub, offsets[1:], map(add, offsets, sizes)), default=0) > GAP
+    if apart and max(sizes) * _BATCH <= PIECE and isinstance(f, OpenFile):
+        for i in range(0, len(scales), _BATCH):
+            starts = offsets[i : i + _BATCH]
+            raws = f.read_many(starts, sizes[i : i + _BATCH])
+            yield scales[i : i + _BATCH], partial(zip, starts, raws), raws
+        return
+    for run, start, end in _runs(scales):
+        raw = f.read(start, end - start)
+        yield run, partial(repeat, (start, raw), len(run)), [raw]
 
 
 def _note(values: Values, problems: list[Problem], scale: Tensor, raw: bytes, limit: int) -> None:
@@ -137,8 +127,9 @@ def _note(values: Values, problems: list[Problem], scale: Tensor, raw: bytes, li
         )
 
 
-def _runs(scales: list[Tensor]) -> Iterator[Run]:
-    """Scales in offset order, cut where the gap or the whole becomes too large to read at once."""
+def _runs(scales: list[Tensor]) -> Iterator[tuple[list[Tensor], int, int]]:
+    """Scales in offset order, cut where the gap or the whole becomes too large to read at once;
+    with the first byte of each run, and the one after its last."""
     run: list[Tensor] = []
     start = end = 0
     for t in scales:
