@@ -9,7 +9,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 # A package cache of the demo's own, so that nothing is written outside the checkout.
 demo: export NTOOL_CACHE := $(CURDIR)/$(OUT)/cache
 
-.PHONY: demo test lint format bench fuzz completions clean
+.PHONY: demo test lint format bench bench-peers fuzz completions man clean
 
 $(VENV)/.base: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "ntool needs Python >= 3.11; set PYTHON=python3.12 or so")'
@@ -65,8 +65,14 @@ format: $(VENV)/.lint
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+# Measures everything, writes the page, and fails where a budget is missed by more than 20 %
 bench: $(VENV)/.test
-	$(BIN)/python -m bench
+	$(BIN)/python -m bench --write docs/benchmarks.md --check
+
+# Other tools to measure beside, each in an environment of its own under .venv-bench. Rows without them are skipped
+bench-peers: $(VENV)/.test
+	$(BIN)/python -m bench --install-peers
+
 
 # Each reader for a minute; FUZZ=5 for five seconds
 FUZZ ?= 60
@@ -77,5 +83,8 @@ fuzz: $(VENV)/.test
 completions: $(VENV)/.base
 	$(BIN)/python -m ntool.completion --write completions
 
+man: $(VENV)/.base
+	$(BIN)/python -m ntool.man --write man
+
 clean:
-	rm -rf $(VENV) build *.egg-info $(OUT)
+	rm -rf $(VENV) .venv-bench build *.egg-info $(OUT)

@@ -184,6 +184,47 @@ def dense(folder: Path, D: int = 512, layers: int = 15) -> None:
             shutil.copy(path, folder)
 
 
+def qwen3(folder: Path, D: int = 1536, layers: int = 15) -> None:
+    """A Qwen3 of 1.43 GB of F32, for exporters that know no neo_chat. Its matrices are as large as
+    those of the generation half of `dense-mid`."""
+    import numpy as np
+
+    heads, kv, width, vocabulary = 8, 4, 64, 1024
+    config = {
+        "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "vocab_size": vocabulary,
+        "hidden_size": D, "intermediate_size": 3 * D, "num_hidden_layers": layers,
+        "num_attention_heads": heads, "num_key_value_heads": kv, "head_dim": width,
+        "hidden_act": "silu", "max_position_embeddings": 32768, "rms_norm_eps": 1e-6,
+        "rope_theta": 10000.0, "tie_word_embeddings": False, "attention_bias": False,
+        "torch_dtype": "float32",
+    }  # fmt: skip
+    rows: list[Row] = [
+        (f"{name}.weight", "F32", (vocabulary, D)) for name in ("model.embed_tokens", "lm_head")
+    ]
+    for layer in range(layers):
+        shapes = {
+            "self_attn.q_proj": (heads * width, D),
+            "self_attn.k_proj": (kv * width, D),
+            "self_attn.v_proj": (kv * width, D),
+            "self_attn.o_proj": (D, heads * width),
+            "self_attn.q_norm": (width,),
+            "self_attn.k_norm": (width,),
+            "mlp.gate_proj": (3 * D, D),
+            "mlp.up_proj": (3 * D, D),
+            "mlp.down_proj": (D, 3 * D),
+            "input_layernorm": (D,),
+            "post_attention_layernorm": (D,),
+        }
+        rows += [(f"model.layers.{layer}.{n}.weight", "F32", s) for n, s in shapes.items()]
+    rows.append(("model.norm.weight", "F32", (D,)))
+    rng = np.random.Generator(np.random.PCG64(4))
+    payload = (
+        (rng.standard_normal(prod(s), np.float32) * np.float32(0.02)).tobytes() for _, _, s in rows
+    )
+    write_shard(folder / "model.safetensors", rows, payload)
+    (folder / "config.json").write_text(json.dumps(config, indent=1))
+
+
 def codes(folder: Path) -> None:
     """1.07 GB of random FP8 codes in 8 files, with BF16 scales of 128x128 blocks."""
     import numpy as np
@@ -294,8 +335,10 @@ KINDS: dict[str, Callable[[Path], None]] = {
     "experts": experts,
     "fp8": fp8,
     "codes": codes,
+    "qwen3": qwen3,
     "u15": u15,
     "dense": dense,
+    "dense-mid": partial(dense, D=1536, layers=15),
     "dense-large": partial(dense, D=2048, layers=18),
     "qwen4-mid": qwen4_mid,
     "qwen4-table-small": partial(qwen4_table, base=50_000),

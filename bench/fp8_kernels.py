@@ -2,11 +2,14 @@
 
 A matrix of 4096 x 4096 in memory, bands of 256 rows, the best of several runs. With two threads
 each has half of the rows, and the figure is wall time over all elements. It is a program of its
-own, `python -m bench.fp8_kernels [RUNS]`: the process that measures others must not load NumPy.
+own, `python -m bench.fp8_kernels RUNS`: the process that measures others must not load NumPy. It
+prints a JSON object for each kernel: its name (`part`), nanoseconds with `one` and `two` threads
+and of the `copy`, and the `limit` of the first where there is one.
 """
 
 from __future__ import annotations
 
+import json
 import sys
 import threading
 import time
@@ -20,9 +23,9 @@ from ntool.lib.numeric.convert import f32_to_bf16
 from ntool.lib.numeric.dequantize import Dequantized, Dequantizer
 from ntool.lib.numeric.quantize import Quantized, Quantizer
 
-from .table import Bench, Line, Row, aligned
-
 SIDE, BAND = 4096, 256
+LIMIT = 4.0
+"""Nanoseconds an element of quantising."""
 Kernel = Callable[[int, int], None]
 """Does the rows from the first to before the second."""
 
@@ -73,45 +76,28 @@ def _quantizing(dtype: str, out: np.ndarray) -> Kernel:
     return kernel
 
 
-def kernels(bench: Bench) -> Iterator[Line]:
-    """A line for each type and block; the budget of quantising is 4 ns an element."""
+def kernels(runs: int) -> Iterator[dict[str, object]]:
+    """What is known of each type and block."""
     whole, single = (SIDE, SIDE), (128, 128)
-    plans: list[tuple[str, np.dtype, Callable[[np.ndarray], Kernel], float | None]] = []
+    plans: list[tuple[str, str, Callable[[np.ndarray], Kernel], float | None]] = []
     for to, item in (("BF16", "<u2"), ("F16", "<f2"), ("F32", "<f4")):
         for name, block in (("blocks", single), ("one scale", whole), ("rows", (1, SIDE))):
             make = partial(_dequantizing, to, block)
-            plans.append((f"F8_E4M3 to {to}, {name}", np.dtype(item), make, None))
+            plans.append((f"F8_E4M3 to {to} in {name}", item, make, None))
     for dtype in ("BF16", "F32", "F16"):
-        make = partial(_quantizing, dtype)
-        plans.append((f"{dtype} to F8_E4M3, blocks", np.dtype("u1"), make, 4.0))
-    for name, item, make, budget in plans:
+        plans.append((f"{dtype} to F8_E4M3 in blocks", "u1", partial(_quantizing, dtype), LIMIT))
+    for name, item, making, limit in plans:
         out, source = np.empty((SIDE, SIDE), item), np.ones((SIDE, SIDE), item)
-        kernel = make(out)
-        copied = _best(bench.runs, partial(np.copyto, out, source))
-        one = _best(bench.runs, partial(kernel, 0, SIDE))
-        two = _best(bench.runs, partial(_halves, kernel))
-        yield Line(
-            name,
-            f"{one:.2f} ns, two threads {two:.2f} ns",
-            f"{copied:.2f} ns (numpy copy of the output)",
-            f"{one / copied:.1f}x",
-            f"<= {budget:.0f} ns" if budget else "",
-            "-" if budget is None else "ok" if one <= budget else "over",
-        )
-
-
-ROWS = (Row("fp8-kernels", "FP8 kernels in memory, nanoseconds an element", kernels),)
-
-
-def main() -> None:
-    """Print the table."""
-    bench = Bench(int(sys.argv[1]) if len(sys.argv) > 1 else 7)
-    try:
-        for line in aligned(kernels(bench)):
-            print(line)
-    finally:
-        bench.close()
+        kernel = making(out)
+        yield {
+            "part": name,
+            "copy": _best(runs, partial(np.copyto, out, source)),
+            "one": _best(runs, partial(kernel, 0, SIDE)),
+            "two": _best(runs, partial(_halves, kernel)),
+            "limit": limit,
+        }
 
 
 if __name__ == "__main__":
-    main()
+    for found in kernels(int(sys.argv[1])):
+        print(json.dumps(found), flush=True)

@@ -78,6 +78,7 @@ def metadata() -> dict[str, Any]:
 
 
 def string(text: str) -> bytes:
+    """A string as GGUF stores it: its length in bytes, its UTF-8."""
     raw = text.encode()
     return struct.pack("<Q", len(raw)) + raw
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from functools import partial
 
 from .measure import NTOOL, PYTHON, ROOT, in_turn, output_of, run
-from .table import Bench, Line, Row, spent, verdict
+from .table import Bench, Line, Row, at_least, at_most, spent
 
 CPU, FACTOR = 0.25, 40
 _READ = (
@@ -16,7 +16,7 @@ _READ = (
 
 def inspect(bench: Bench) -> Iterator[Line]:
     """The peer makes objects of all headers and lists nothing; ours lists them as well."""
-    folder = str(bench.folder / "gguf")
+    folder = str(bench.scratch / "gguf")
     output_of([PYTHON, "-m", "bench.gguf_files", folder], cwd=ROOT)
     ours, theirs = in_turn(
         bench.runs,
@@ -24,12 +24,11 @@ def inspect(bench: Bench) -> Iterator[Line]:
         partial(run, [PYTHON, "-c", _READ, folder]),
     )
     yield Line(
-        "inspect-headers-gguf",
         spent(ours),
         spent(theirs, "gguf.GGUFReader"),
         f"{theirs.cpu / ours.cpu:.0f}x faster",
         f"<= {CPU} s, at least {FACTOR}x",
-        verdict(ours.cpu <= CPU, theirs.cpu >= FACTOR * ours.cpu),
+        max(at_most(ours.cpu, CPU), at_least(theirs.cpu / ours.cpu, FACTOR)),
     )
 
 
@@ -38,5 +37,6 @@ ROWS = (
         "inspect-headers-gguf",
         "a GGUF set of 1,224 tensors and 248,000 tokens as JSON Lines to /dev/null",
         inspect,
+        most=1,
     ),
 )

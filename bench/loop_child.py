@@ -1,10 +1,10 @@
 """One process that prefills, decodes and samples, and tells how much of it was ONNX Runtime's run.
 
-`python -m bench.loop_child PACKAGE SIZE DECODE` prints one JSON object: for `prefill`, `decode` and
-`sample` the seconds of the whole loop (`wall`) and inside `InferenceSession.run` (`run`), the CPU
-seconds of all threads inside it (`theirs`) and of the loop's thread outside of it (`ours`), and the
-number of tokens or steps. Sessions are loaded, each loop was run once before, and of the
-repetitions the quickest counts: it is the one that other programs disturbed least.
+`python -m bench.loop_child PACKAGE SIZE DECODE STEPS` prints one JSON object: for `prefill`,
+`decode` and `sample` the seconds of the whole loop (`wall`) and inside `InferenceSession.run`
+(`run`), the CPU seconds of all threads inside it (`theirs`) and of the loop's thread outside of it
+(`ours`), and the number of tokens or steps. Sessions are loaded, each loop was run once before, and
+of the repetitions the quickest counts: it is the one that other programs disturbed least.
 """
 
 from __future__ import annotations
@@ -67,17 +67,18 @@ def timed(count: int, work: Callable[[], object]) -> dict[str, float]:
     return {"wall": wall, "run": run, "theirs": theirs, "ours": cpu - mine, "count": count}
 
 
-def main(package: str, size: int, decode: int) -> None:
+def main(package: str, size: int, decode: int, steps: int) -> None:
+    """Measure the three loops and print what they took."""
     pipeline = Pipeline(package_of(package, lambda text: None))
     made = Session.__init__
 
-    def wrapped(self: Session, *arguments: Any) -> None:
-        made(self, *arguments)
+    def wrapped(self: Session, *arguments: Any, **named: Any) -> None:
+        made(self, *arguments, **named)
         self._session = Timed(self._session)
 
     Session.__init__ = wrapped  # type: ignore[method-assign]
     query = Request("text-to-image", prompt=PROMPT)
-    job = jobs.Job(query, 1, "none", options={"width": size, "height": size})
+    job = jobs.Job(query, 1, "none", options={"width": size, "height": size, "steps": steps})
     plan = draw.plan(pipeline, job, "portable", None, None)
     branches = draw.prefixes(pipeline, plan.recipe, job, {})
     pipeline.tokens["<|im_end|>"] = -1  # a demonstration's answers are short: do not stop at it
@@ -98,4 +99,4 @@ def main(package: str, size: int, decode: int) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
+    main(sys.argv[1], *map(int, sys.argv[2:]))

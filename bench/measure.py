@@ -1,12 +1,14 @@
 """What a process costs: CPU seconds and peak memory of a child, as the kernel counts them.
 
 The process that measures imports nothing big. On Linux a child begins with the peak memory of its
-parent on its account, so whatever needs NumPy or a large checkpoint is a child of its own.
+parent on its account, so whatever needs NumPy or a large checkpoint is a child of its own. Every
+command line is noted, to be shown with the numbers.
 """
 
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -20,6 +22,22 @@ ROOT = Path(__file__).resolve().parents[1]
 PYTHON = sys.executable
 NTOOL = [PYTHON, "-m", "ntool"]
 """Started as a module, so that bare Python beside it is the same interpreter."""
+
+NAMES = {PYTHON: "python", f"{ROOT}/": ""}
+"""What command lines say for what differs from one machine or run to the next."""
+noted: list[str] = []
+"""Command lines so far, each once; the reader clears it."""
+
+
+def note(*commands: list[str], cwd: Path | None = None) -> None:
+    """Note one command, or several that are a pipe."""
+    line = " | ".join(shlex.join(command) for command in commands)
+    if cwd not in (None, ROOT):
+        line = f"cd {shlex.quote(str(cwd))} && {line}"
+    for text in sorted(NAMES, key=len, reverse=True):
+        line = line.replace(text, NAMES[text])
+    if line not in noted:
+        noted.append(line)
 
 
 def called(command: list[str]) -> str:
@@ -45,6 +63,7 @@ class Cost:
 
     @property
     def megabytes(self) -> float:
+        """Memory in MB, of 10^6 bytes."""
         return self.rss / 1e6
 
 
@@ -56,6 +75,7 @@ def run(*commands: list[str], cwd: Path | None = None) -> Cost:
     Raises:
         Failed: a command ended with an error.
     """
+    note(*commands, cwd=cwd)
     started = time.perf_counter()
     with tempfile.TemporaryFile() as said:
         children: list[subprocess.Popen[bytes]] = []
@@ -90,10 +110,10 @@ def middle(costs: list[Cost]) -> Cost:
     )
 
 
-def in_turn(runs: int, *things: Callable[[], Cost]) -> list[Cost]:
+def in_turn(runs: int, *things: Callable[[], Cost], warm: bool = True) -> list[Cost]:
     """The medians of several things measured by turns, so that a busy moment of the machine falls
-    on all of them; one round before is not counted."""
-    for thing in things:
+    on all of them; one round before is not counted, unless it takes too long (`warm` is false)."""
+    for thing in things if warm else ():
         thing()
     rounds = [[thing() for thing in things] for _ in range(runs)]
     return [middle(list(column)) for column in zip(*rounds, strict=True)]
@@ -105,6 +125,7 @@ def output_of(command: list[str], cwd: Path | None = None) -> str:
     Raises:
         Failed: it ended with an error.
     """
+    note(command, cwd=cwd)
     done = subprocess.run(command, capture_output=True, text=True, cwd=cwd)
     if done.returncode:
         text = " ".join(done.stderr.split())[-300:]

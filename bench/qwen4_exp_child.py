@@ -21,6 +21,7 @@ from ntool.lib.package.package import open_package
 
 
 def main() -> None:
+    """Run the prompt and its tokens; print what they took as one JSON object."""
     package, tokens, decode = sys.argv[1:4]
     rounds = int(sys.argv[4]) if len(sys.argv) > 4 else 3
     ids = np.array([json.loads(Path(tokens).read_text())], np.int64)

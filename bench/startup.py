@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from functools import partial
 
 from .measure import NTOOL, PYTHON, in_turn, run
-from .table import Bench, Line, Row, spent, verdict
+from .table import Bench, Line, Row, at_most, spent
 
 LIMIT = 0.080
 """CPU seconds over bare Python."""
 
 
-def start(arguments: list[str], name: str, bench: Bench) -> Iterator[Line]:
+def start(arguments: list[str], bench: Bench) -> Iterator[Line]:
     """A command that only starts, beside an interpreter that only starts."""
     ours, bare = in_turn(
         bench.runs,
@@ -21,12 +21,11 @@ def start(arguments: list[str], name: str, bench: Bench) -> Iterator[Line]:
     )
     over = ours.cpu - bare.cpu
     yield Line(
-        name,
         spent(ours, f"ntool {' '.join(arguments)}"),
         spent(bare, "python -c pass"),
         f"+{over * 1000:.0f} ms",
         f"<= +{LIMIT * 1000:.0f} ms",
-        verdict(over <= LIMIT),
+        at_most(over, LIMIT),
     )
 
 
@@ -36,6 +35,6 @@ COMMANDS = {
     "start-completion": ["completion", "bash"],
 }
 ROWS = tuple(
-    Row(name, f"start-up: ntool {' '.join(arguments)}", partial(start, arguments, name))
+    Row(name, f"start-up: ntool {' '.join(arguments)}", partial(start, arguments))
     for name, arguments in COMMANDS.items()
 )

@@ -33,10 +33,12 @@ class Unfailing:
         self._stream = stream
 
     def write(self, text: str) -> int:
+        """Write, or drop, a text; its length in either case."""
         self._try("write", text)
         return len(text)
 
     def flush(self) -> None:
+        """Write out what is buffered, or drop it."""
         self._try("flush")
 
     def _try(self, method: str, *arguments: str) -> None:
@@ -53,6 +55,7 @@ class Unfailing:
                 os.close(null)
 
     def isatty(self) -> bool:
+        """Whether someone is looking at a terminal."""
         return self._stream is not None and bool(self._stream.isatty())
 
     def __getattr__(self, name: str) -> Any:

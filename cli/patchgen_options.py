@@ -54,6 +54,13 @@ AllowFindings = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="As --format jsonl.")]
 
 
+def folder(text: str) -> Path:
+    """A parser of folders: no text is none, and not the current one."""
+    if not text:
+        raise typer.BadParameter("'' is no folder")
+    return Path(text)
+
+
 def choices(
     configs: list[str] | None,
     variable: str,
@@ -66,15 +73,15 @@ def choices(
     fingerprint: bool = False,
 ) -> Choices:
     """The options that the commands share, as the library takes them."""
-    from .lib.patchgen.findings import CODES
+    from .lib.patchgen.findings import not_allowable
     from .lib.patchgen.project import Choices
 
     if json:
         console.format = "jsonl"
     allowed = [*(allow or ()), *(("duplicate-target",) if allow_duplicate else ())]
     for word in allowed:
-        if word.partition(":")[0] not in CODES:
-            raise typer.BadParameter(f"{word!r} is no code of a finding", param_hint="--allow")
+        if (problem := not_allowable(word)) is not None:
+            raise typer.BadParameter(problem, param_hint="--allow")
     source = None
     for word in set_source or ():
         key, _, value = word.partition("=")

@@ -94,6 +94,16 @@ Sheet = Annotated[
     Path | None,
     typer.Option("--sheet", metavar="PNG", help="All pictures on one contact sheet."),
 ]
+Preview = Annotated[
+    Path | None,
+    typer.Option("--preview", metavar="PNG", help="Show the picture while it is drawn."),
+]
+PreviewEvery = Annotated[
+    int | None,
+    typer.Option(
+        "--preview-every", parser=whole(1, 10_000), metavar="N", help="Steps between previews: 5."
+    ),
+]
 NoMetadata = Annotated[bool, typer.Option("--no-metadata", help="No recipe in the PNG.")]
 PromptFile = Annotated[
     Path | None, _file("--prompt-file", "File with the text; - for standard input.")
@@ -205,5 +215,5 @@ Plan = Annotated[
 ]
 LowMemory = Annotated[
     bool,
-    typer.Option("--low-memory", help="Keep weights memory-mapped; slower for long prompts."),
+    typer.Option("--low-memory", help="Leave weights in their mapped files, however often used."),
 ]

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from ..console import console
-from ..patchgen_options import Allow, Config, Json, Static, Variable, choices
+from ..patchgen_options import Allow, Config, Json, Static, Variable, choices, folder
 
 _WHERE = "a folder of the import path, the package's own, or one with the file alone"
 
@@ -19,10 +19,16 @@ _WHERE = "a folder of the import path, the package's own, or one with the file a
 def patchgen_contract(
     config: Config,
     old: Annotated[
-        Path, typer.Option("--old", metavar="DIR", help=f"The version patched so far: {_WHERE}.")
+        Path,
+        typer.Option(
+            "--old", metavar="DIR", parser=folder, help=f"The version patched so far: {_WHERE}."
+        ),
     ],
     new: Annotated[
-        Path, typer.Option("--new", metavar="DIR", help="The version to come, in the same form.")
+        Path,
+        typer.Option(
+            "--new", metavar="DIR", parser=folder, help="The version to come, in the same form."
+        ),
     ],
     variable: Variable = "config",
     static: Static = False,

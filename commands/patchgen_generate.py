@@ -23,6 +23,7 @@ from ..patchgen_options import (
     Static,
     Variable,
     choices,
+    folder,
 )
 
 
@@ -30,7 +31,13 @@ def patchgen_generate(
     configs: Configs = None,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", metavar="DIR", help="Write here, not beside the config."),
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="DIR",
+            parser=folder,
+            help="Write here, not beside the config.",
+        ),
     ] = None,
     stdout: Annotated[
         bool,

@@ -63,7 +63,9 @@ def run_prefill(
         source = find(package)
         family = import_module(f"{families.__name__}.{source.family}.prefill_run")
         request = family.read_request(options)
-        settings = Settings(resolve_device(device, console.note), threads, low_memory)
+        settings = Settings(
+            resolve_device(device, console.note), threads, low_memory, note=console.note
+        )
         found = source.package(console.note)
 
         def on_step(step: Any) -> None:

@@ -53,6 +53,8 @@ def sample_image(
     save_latent: o.SaveLatent = None,
     trace: o.Trace = None,
     sheet: o.Sheet = None,
+    preview: o.Preview = None,
+    preview_every: o.PreviewEvery = None,
     no_metadata: o.NoMetadata = False,
     device: Device = "auto",
     threads: o.Threads = 0,
@@ -78,7 +80,9 @@ def sample_image(
     with console.stream(main=main, source=package, to=sink, format="picture") as out:
         order = read_order(options)
         found = package_of(package, console.note)
-        settings = Settings(resolve_device(device, console.note), threads, low_memory)
+        settings = Settings(
+            resolve_device(device, console.note), threads, low_memory, note=console.note
+        )
         pipeline = Pipeline(found, settings)
         plans, cond = order.plans(pipeline, check=not plan)
         for kind, row in order.plan_rows(pipeline, plans, cond) if plan else ():

@@ -127,6 +127,8 @@ _ntool_takes() {
         'sample-image --save-latent') kind=file ;;
         'sample-image --trace') kind=file ;;
         'sample-image --sheet') kind=file ;;
+        'sample-image --preview') kind=file ;;
+        'sample-image --preview-every') kind=text ;;
         'sample-image --device') kind=words choices='auto cpu cuda' ;;
         'sample-image --threads') kind=text ;;
         'sample-image --format') kind=words choices='jsonl table csv tsv' ;;
@@ -199,7 +201,7 @@ _ntool_options() {
         convert-experts) choices='--output -o --to --gate-up-order --names --shard-size --jobs -j --part --merge --resume --dry-run --verify --force --revision --max-header --format --progress --quiet -q --verbose -v --help -h' ;;
         export-component) choices='--output -o --dtype --set --ep --force-f16 --data --external-data --shard-size --max-shard-size --text-only --dequantize --scale-reading --revision --force --dry-run --format --progress --quiet -q --verbose -v --help -h' ;;
         run-prefill) choices='--prompt --prompt-file --messages --query --tokens --image --task --system --think --min-pixels --max-pixels --pad --decode --raw --all-logits --size --steps --cfg --img-cfg --cfg-norm --cfg-interval --shift --t-eps --seed --rng --latent --device --threads --low-memory --output -o --format --progress --quiet -q --verbose -v --help -h' ;;
-        sample-image) choices='--output -o --prompt --image --prompts --messages --query --system --think --min-pixels --max-pixels --prefix --prefix-images-only --prefix-unconditional --size --fit --steps --cfg --img-cfg --cfg-norm --cfg-interval --shift --t-eps --seed --count --rng --latent --save-latent --trace --sheet --no-metadata --device --threads --low-memory --plan --format --progress --quiet -q --verbose -v --help -h' ;;
+        sample-image) choices='--output -o --prompt --image --prompts --messages --query --system --think --min-pixels --max-pixels --prefix --prefix-images-only --prefix-unconditional --size --fit --steps --cfg --img-cfg --cfg-norm --cfg-interval --shift --t-eps --seed --count --rng --latent --save-latent --trace --sheet --preview --preview-every --no-metadata --device --threads --low-memory --plan --format --progress --quiet -q --verbose -v --help -h' ;;
         verify-package) choices='--check --skip --standard-only --against --golden --no-run --write-manifest --manifest --report --picture --compact --force --device --timeout --memory --print-schema --format --progress --quiet -q --verbose -v --help -h' ;;
         doctor) choices='--format --progress --quiet -q --verbose -v --help -h' ;;
         patchgen) choices='--help -h' ;;

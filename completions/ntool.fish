@@ -155,6 +155,8 @@ set -g __ntool_valued \
     'sample-image --save-latent' \
     'sample-image --trace' \
     'sample-image --sheet' \
+    'sample-image --preview' \
+    'sample-image --preview-every' \
     'sample-image --device' \
     'sample-image --threads' \
     'sample-image --format' \
@@ -354,7 +356,7 @@ complete -c ntool -n '__ntool_at run-prefill' -l rng -x -a 'portable torch-cpu' 
 complete -c ntool -n '__ntool_at run-prefill' -l latent -r -F -d 'Start from its tensor \'noise\' or \'z\'.'
 complete -c ntool -n '__ntool_at run-prefill' -l device -x -a 'auto cpu cuda' -d 'auto, cpu, cuda or cuda:INDEX.'
 complete -c ntool -n '__ntool_at run-prefill' -l threads -x -d 'CPU threads; 0 takes all cores.'
-complete -c ntool -n '__ntool_at run-prefill' -l low-memory -d 'Keep weights memory-mapped; slower for long prompts.'
+complete -c ntool -n '__ntool_at run-prefill' -l low-memory -d 'Leave weights in their mapped files, however often used.'
 complete -c ntool -n '__ntool_at run-prefill' -l output -s o -r -F -d 'Prefix file to write (safetensors); for task interleave the pictures\' name.'
 complete -c ntool -n '__ntool_at run-prefill' -l format -x -a 'jsonl table csv tsv' -d 'Form of the records. Default: table on a terminal, else jsonl.'
 complete -c ntool -n '__ntool_at run-prefill' -l progress -x -a 'auto always never plain json' -d 'Progress on stderr.'
@@ -393,10 +395,12 @@ complete -c ntool -n '__ntool_at sample-image' -l latent -r -F -d 'Start from it
 complete -c ntool -n '__ntool_at sample-image' -l save-latent -r -F -d 'Write the unit noise.'
 complete -c ntool -n '__ntool_at sample-image' -l trace -r -F -d 'Write z, t and v of all steps.'
 complete -c ntool -n '__ntool_at sample-image' -l sheet -r -F -d 'All pictures on one contact sheet.'
+complete -c ntool -n '__ntool_at sample-image' -l preview -r -F -d 'Show the picture while it is drawn.'
+complete -c ntool -n '__ntool_at sample-image' -l preview-every -x -d 'Steps between previews: 5.'
 complete -c ntool -n '__ntool_at sample-image' -l no-metadata -d 'No recipe in the PNG.'
 complete -c ntool -n '__ntool_at sample-image' -l device -x -a 'auto cpu cuda' -d 'auto, cpu, cuda or cuda:INDEX.'
 complete -c ntool -n '__ntool_at sample-image' -l threads -x -d 'CPU threads; 0 takes all cores.'
-complete -c ntool -n '__ntool_at sample-image' -l low-memory -d 'Keep weights memory-mapped; slower for long prompts.'
+complete -c ntool -n '__ntool_at sample-image' -l low-memory -d 'Leave weights in their mapped files, however often used.'
 complete -c ntool -n '__ntool_at sample-image' -l plan -d 'Print the memory that the run needs, and stop.'
 complete -c ntool -n '__ntool_at sample-image' -l format -x -a 'jsonl table csv tsv' -d 'Form of the records. Default: table on a terminal, else jsonl.'
 complete -c ntool -n '__ntool_at sample-image' -l progress -x -a 'auto always never plain json' -d 'Progress on stderr.'

@@ -143,7 +143,7 @@ def room() -> Iterator[Fact]:
 
     memory = available(("cpu", 0))
     low = memory is not None and memory < LITTLE_MEMORY
-    hint = "close other programs; --low-memory keeps weights in their files" if low else None
+    hint = "close other programs; float32 weights stay in their files" if low else None
     yield Fact("memory", "available", memory, None if low else True, hint)
     for name, folder in (("here", os.getcwd()), ("temporary", tempfile.gettempdir())):
         free = shutil.disk_usage(folder).free

@@ -31,8 +31,13 @@ MAX_ENTRIES = 12
 
 
 class Sink(Protocol):
-    def record(self, record: Record) -> None: ...
-    def close(self) -> None: ...
+    """Where records go, in one format."""
+
+    def record(self, record: Record) -> None:
+        """Take the next record."""
+
+    def close(self) -> None:
+        """Write what was held back; after the last record."""
 
 
 class JsonLines:
@@ -42,6 +47,7 @@ class JsonLines:
         self._write = out.write
 
     def record(self, record: Record) -> None:
+        """Write its line."""
         self._write(dumps(record) + "\n")
 
     def lines(self, batches: Iterable[list[str]]) -> int:
@@ -54,7 +60,7 @@ class JsonLines:
         return count
 
     def close(self) -> None:
-        pass
+        """Nothing is held back."""
 
 
 class Words:
@@ -64,11 +70,12 @@ class Words:
         self._out, self._main = out, main
 
     def record(self, record: Record) -> None:
+        """Write its text, if it is of the kind."""
         if record["kind"] == self._main:
             self._out.write(f"{record['text']}\n")
 
     def close(self) -> None:
-        pass
+        """Nothing is held back."""
 
 
 class Delimited:
@@ -92,6 +99,7 @@ class Delimited:
         self._header = False
 
     def record(self, record: Record) -> None:
+        """Write its row, after the header before the first; a problem goes aside."""
         if record["kind"] != self._main:
             if record["kind"] == "problem":  # errors are told by whoever ends the process
                 self._aside(record)
@@ -104,6 +112,7 @@ class Delimited:
         self._write([self._plain(record.get(c)) for c in self._columns])
 
     def close(self) -> None:
+        """A table without rows has its header still."""
         if not self._header and self._columns:
             self._write(self._columns)
 
@@ -149,6 +158,7 @@ class Table:
         self._blocks = 0
 
     def record(self, record: Record) -> None:
+        """Hold it until the run of its kind ends."""
         kind = record["kind"]
         if kind in ("begin", "end", "error"):
             return
@@ -158,6 +168,7 @@ class Table:
         self._rows.append(record)
 
     def close(self) -> None:
+        """Write the last block."""
         self._flush()
 
     def _flush(self) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import ast
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -49,6 +49,22 @@ def blocks(text: str) -> list[list[tuple[str, list[str]]]]:
     return found
 
 
+OTHERS = ("jq", "sha256sum", "make", "git")
+"""Programs that some examples call and that need not be on a machine."""
+
+
+def runs_here(commands: list[tuple[str, list[str]]]) -> bool:
+    """Whether the programs are installed that a console block calls; no other block needs it."""
+    text = "\n".join(command for command, _ in commands)
+    return all(shutil.which(p) for p in OTHERS if re.search(rf"(?:^|[|;&(] *){p} ", text, re.M))
+
+
+def files(text: str) -> dict[str, str]:
+    """Files that a page shows: a block of another language below a line that names it."""
+    shown = r"^`([\w./-]+)`:\n\n```(?!console)\w+\n(.*?)^```$"
+    return dict(re.findall(shown, text, re.DOTALL | re.MULTILINE))
+
+
 def calls(command: str) -> list[tuple[str, set[str]]]:
     """(command of ntool, its options) of each call in a shell line."""
     bare = re.sub(r"'[^']*'|\"[^\"]*\"", "X", command.replace("\\\n", " "))
@@ -74,11 +90,14 @@ def test_page_of_a_command(command: completion.Command) -> None:
 
 @pytest.mark.parametrize("page", WRITTEN, ids=lambda p: p.name)
 def test_options_in_calls_exist(page: Path) -> None:
-    for commands in blocks(page.read_text(encoding="utf-8")):
-        for command, _ in commands:
-            for name, options in calls(command):
-                assert name in OPTIONS, command
-                assert options <= OPTIONS[name], command
+    text = page.read_text(encoding="utf-8")
+    written = [command for commands in blocks(text) for command, _ in commands]
+    for content in files(text).values():  # `ntool @` is a requirement for pip
+        written += re.findall(r"\bntool (?!@).*", content.replace("\\\n", " "))
+    for command in written:
+        for name, options in calls(command):
+            assert name in OPTIONS, command
+            assert options <= OPTIONS[name], command
 
 
 @pytest.mark.parametrize("page", WRITTEN, ids=lambda p: p.name)
@@ -163,70 +182,6 @@ def test_citations_name_their_page() -> None:
                 assert found is None, f"{module}: {found}"
 
 
-CODED = ("checkpoint", "conversion", "experts", "families", "fp8")
-"""Folders of lib/ whose modules make problems, with the modules at its top."""
-ON_THE_NETWORK = ("connections", "http_", "hub", "parallel", "range", "remote_")
-"""Starts of modules whose words with dashes are fields of HTTP; their calls count all the same."""
-OTHER_WORDS = {
-    *("utf-8", "expert-group", "per-tensor", "scale-consumed"),
-    *("index-names-absent-tensor", "not-in-index"),  # of the detection of layouts, told otherwise
-    "bad-json",  # of the JSON reader: files have their own code for it
-    *("fc1-fc2", "fc1-fc3-fc2", "gate-up-down", "up-down", "w1-w3-w2", "wi-wo"),
-    *("fused-transposed", "compressed-tensors"),
-    "onnxruntime-gpu",
-    "ntool-processor-v1",  # the schema of processor.json
-    "image-text",  # the form of a package
-}
-"""Words with dashes in these modules that are no codes."""
-NOTING = {
-    *("Problem", "NotReadable", "Stopped", "_Stop", "Fault"),
-    *("broken", "_broken", "_problem", "_note", "report", "report_tensors", "one", "bad"),
-}
-"""What is called with a code as its first or second argument."""
-
-
-def literals(top: ast.AST) -> Iterator[str]:
-    """Texts in a module that may be codes; docstrings are none."""
-    for node in ast.walk(top):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            yield from re.findall(r"\A[a-z][a-z0-9]*(?:-[a-z0-9]+)*\Z", node.value)
-
-
-def noted(top: ast.AST) -> Iterator[str]:
-    """Codes that stand in the calls that note problems."""
-    for node in ast.walk(top):
-        if isinstance(node, ast.Call):
-            name = getattr(node.func, "id", None) or getattr(node.func, "attr", None)
-            for argument in node.args[:2] if name in NOTING else ():
-                branches = (argument, getattr(argument, "body", None))
-                for branch in (*branches, getattr(argument, "orelse", None)):
-                    if isinstance(branch, ast.Constant):
-                        yield from literals(branch)
-
-
-def test_codes_of_problems() -> None:
-    """docs/records.md has every code, and no other: words with dashes and what stands in calls."""
-    known, dashed, called = set(), set(), set()
-    modules = [*(ROOT / "lib").glob("*.py")]
-    modules += [m for folder in CODED for m in (ROOT / "lib" / folder).rglob("*.py")]
-    for module in modules:
-        if "neo_chat" in module.parts:  # its words with dashes are tasks
-            continue
-        top = ast.parse(module.read_text(encoding="utf-8"))
-        words = set(literals(top))
-        known |= words
-        if not module.name.startswith(ON_THE_NETWORK):
-            dashed |= {w for w in words if "-" in w}
-        called |= set(noted(top))
-    text = (DOCS / "records.md").read_text(encoding="utf-8")
-    section = text.split("## Codes of problems", 1)[1]
-    rows = re.findall(r"^\| ([^|]*`[^|]*) \|", section, re.M)
-    listed = {code for row in rows for code in re.findall(r"`([^`]+)`", row)}
-    assert len(called) > 60 and "truncated" in called and "rename-guess" in called
-    assert (dashed | called) - OTHER_WORDS - listed == set(), "codes without a word"
-    assert listed - known == set(), "codes that nothing has"
-
-
 UNSTEADY = (
     (re.compile(r'("seconds":|seconds +)[0-9.e-]+'), r"\1T"),
     (re.compile(r'(\.png","nbytes":)\d+'), r"\1N"),
@@ -294,13 +249,22 @@ def printed_by(commands: list[str], folder: Path, env: dict[str, str]) -> list[l
     return [part.splitlines() for part in done.stdout.split(f"\n{mark}\n")]
 
 
+def test_other_programs_are_here() -> None:
+    missing = [p for p in OTHERS if shutil.which(p) is None]
+    if missing:
+        pytest.skip(f"not installed: {', '.join(missing)}; examples that call them are not run")
+
+
 @pytest.mark.parametrize(
     "page", [p for p in WRITTEN if blocks(p.read_text(encoding="utf-8"))], ids=lambda p: p.name
 )
 def test_examples_print_what_is_shown(page: Path, tmp_path: Path, shell: dict[str, str]) -> None:
     text = page.read_text(encoding="utf-8")
-    examples = [example for commands in blocks(text) for example in commands]
+    examples = [e for commands in blocks(text) if runs_here(commands) for e in commands]
     (tmp_path / "tests").symlink_to(ROOT / "tests")  # some show what the tests' checkpoints give
+    for name, content in files(text).items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(content, encoding="utf-8")
     found = printed_by([command for command, _ in examples], tmp_path, shell)
     wrong = []
     for (command, shown), printed in zip(examples, found, strict=False):

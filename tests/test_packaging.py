@@ -61,7 +61,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pytest.skip(f"setuptools {version} is too old for this pyproject; the test extra has >= 77")
     folder = tmp_path_factory.mktemp("wheel")
     copy = folder / "source"
-    for name in (*SOURCES, "completions"):
+    for name in (*SOURCES, "completions", "man"):
         shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", PROJECT["project"]["readme"]):
         shutil.copy(ROOT / name, copy / name)
@@ -100,6 +100,7 @@ def test_wheel_has_every_module_and_the_data(wheel: Path) -> None:
         "share/bash-completion/completions/ntool.bash",
         "share/zsh/site-functions/_ntool",
         "share/fish/vendor_completions.d/ntool.fish",
+        *(f"share/man/man1/{page.name}" for page in (ROOT / "man").iterdir()),
     }
 
 

@@ -58,8 +58,6 @@ class Folder(Protocol):
         root: absolute path, or the address that begins every message about it.
         local: whether `root` is a path.
         revision: commit on the Hub, or None.
-        requests: requests made so far.
-        bytes_read: bytes that came over the network so far, listings included.
     """
 
     root: str
@@ -67,10 +65,12 @@ class Folder(Protocol):
     revision: str | None
 
     @property
-    def requests(self) -> int: ...
+    def requests(self) -> int:
+        """Requests made so far."""
 
     @property
-    def bytes_read(self) -> int: ...
+    def bytes_read(self) -> int:
+        """Bytes that came over the network so far, listings included."""
 
     def names(self, inside: str = "") -> list[str]:
         """Names in the folder, or in a folder of it, sorted; no names where there is no such."""
@@ -118,6 +118,7 @@ class LocalFolder:
         self._named = named
 
     def names(self, inside: str = "") -> list[str]:
+        """See `Folder`; links that lead out of the root have no names."""
         if inside:
             real, problem = contained(self.root, inside)
             if problem is not None or not os.path.isdir(real):
@@ -126,14 +127,17 @@ class LocalFolder:
         return sorted(os.listdir(self.root))
 
     def exists(self, name: str) -> bool:
+        """See `Folder`."""
         return os.path.lexists(os.path.join(self.root, name))
 
     def is_folder(self, name: str) -> bool:
+        """See `Folder`; a link that leads out of the root is none."""
         real, problem = contained(self.root, name)
         return problem is None and os.path.isdir(real)
 
     @contextmanager
     def open(self, name: str, expect: int = 0) -> Iterator[Readable]:
+        """See `Folder`; `expect` changes nothing here."""
         if name == self._named:
             real = os.path.realpath(os.path.join(self.root, name))
         else:
@@ -144,6 +148,7 @@ class LocalFolder:
             yield f
 
     def size(self, name: str) -> int:
+        """See `Folder`."""
         real, problem = contained(self.root, name)
         if problem is not None:
             raise NotReadable(name, problem.code, problem.message)
@@ -154,6 +159,7 @@ class LocalFolder:
             raise NotReadable(name, "not-regular-file", reason) from e
 
     def each(self, function: Callable[[str], T], names: Iterable[str]) -> Iterator[T]:
+        """See `Folder`; one after the other, since a local read waits for nothing."""
         return map(function, names)
 
 

@@ -23,13 +23,16 @@ class Bytes(Protocol):
     """What one request brings (`range_client.Part`)."""
 
     @property
-    def data(self) -> bytes: ...
+    def data(self) -> bytes:
+        """The bytes asked for, or fewer at the end of the file."""
 
     @property
-    def total(self) -> int | None: ...
+    def total(self) -> int | None:
+        """Size of the whole file, where the answer says it."""
 
     @property
-    def identity(self) -> str: ...
+    def identity(self) -> str:
+        """ETag or the like, by which a changed file is noticed; empty where there is none."""
 
 
 Fetch = Callable[[int, int], Bytes]

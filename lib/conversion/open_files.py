@@ -22,6 +22,7 @@ class Ahead:
         self.nbytes, self.bytes_read = remote.nbytes, remote.bytes_read
 
     def read(self, offset: int, count: int) -> bytes:
+        """Bytes at a position, out of the piece that is kept where it has them all."""
         with self._lock:
             at = offset - self._start
             if not 0 <= at <= len(self._piece) - count:
@@ -31,6 +32,7 @@ class Ahead:
             return self._piece[at : at + count]
 
     def unchanged(self) -> bool:
+        """Whether the file behind is still the one that was opened."""
         return self._remote.unchanged()
 
 

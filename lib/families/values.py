@@ -18,6 +18,7 @@ class Values:
         self.values, self.where = values, where
 
     def inner(self, key: str) -> Values:
+        """The object at a key; raises `wrong` for anything else."""
         value = self.values.get(key)
         if not isinstance(value, dict):
             found = "none" if value is None else type(value).__name__
@@ -40,6 +41,7 @@ class Values:
     def size(
         self, key: str, default: int | None = None, *, lowest: int = 1, most: int = MAX_COUNT
     ) -> int:
+        """An integer of the range; raises `wrong` for anything else."""
         value = self.values.get(key)
         value = default if value is None else value
         if (
@@ -53,6 +55,7 @@ class Values:
         return value
 
     def flag(self, key: str, default: bool) -> bool:
+        """True or false; raises `wrong` for anything else."""
         value = self.values.get(key)
         value = default if value is None else value
         if not isinstance(value, bool):
@@ -62,6 +65,7 @@ class Values:
     def number(
         self, key: str, default: float | None = None, *, least: float = 1e-6, most: float = 1e12
     ) -> float:
+        """A number of the range, as float; raises `wrong` for anything else."""
         value: Any = self.values.get(key)
         value = default if value is None else value
         if isinstance(value, list) and len(value) == 1:  # as in `size`
@@ -73,6 +77,7 @@ class Values:
         return float(value)
 
     def text(self, key: str, default: str | None = None) -> str:
+        """A string that is valid UTF-8; raises `wrong` for anything else."""
         value = self.values.get(key)
         value = default if value is None else value
         if not isinstance(value, str) or has_lone_surrogate(value):
@@ -83,6 +88,7 @@ class Values:
     def integers(
         self, key: str, default: list[int] | None = None, *, lowest: int = 0, most: int = MAX_COUNT
     ) -> tuple[int, ...]:
+        """A list of integers of the range; raises `wrong` for anything else."""
         value = self.values.get(key)
         value = default if value is None else value
         if not isinstance(value, list) or not all(

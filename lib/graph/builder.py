@@ -55,7 +55,12 @@ class WeightSource(Protocol):
     """Where parameters come from; `claim` is told each name, shape and element type that a graph
     uses."""
 
-    def claim(self, name: str, shape: tuple[int, ...], dtype: int) -> str: ...
+    def claim(self, name: str, shape: tuple[int, ...], dtype: int) -> str:
+        """Take a parameter into account; returns the location of its bytes.
+
+        Raises:
+            NtoolError: the source has nothing that can be this parameter.
+        """
 
 
 class Graph:

@@ -17,7 +17,7 @@ from . import render
 from .findings import Finding
 from .model import External, Plan, PlannedPatch
 from .name_map import Mapped
-from .names import Names, all_literal, exported, names_of
+from .names import Names, all_literals, exported, names_of
 from .snippet import Snippet, Snippets, absolute_imports, renamed, with_map
 from .source import DefinitionNode, Imported, Library, SourceModule, compiled, first_line, parse
 from .targets import Effective, effective, real
@@ -297,7 +297,7 @@ class _Builder:
         names = {
             e.value
             for node in unit.nodes
-            if (value := all_literal(node)) is not None
+            for value in all_literals(node)
             for e in value.elts
             if isinstance(e, ast.Constant)
         }

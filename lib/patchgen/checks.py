@@ -7,14 +7,15 @@ import re
 from collections.abc import Iterable, Iterator
 
 from .apply import Built
+from .definitions import kind_of, with_article
 from .findings import Finding, finding
 from .lost_fields import lost_fields
 from .model import PatchType, PlannedPatch
 from .name_map import Mapped
 from .names import GIVEN, MODULE, exported, names_of
 from .snippet import Snippet, decorator_name
-from .source import DefinitionNode, FunctionNode, Library, methods
-from .targets import real
+from .source import DefinitionNode, FunctionNode, Library, guarded, methods
+from .targets import class_at, real
 
 
 def check(built: Built, library: Library) -> list[Finding]:
@@ -36,15 +37,19 @@ def _of_patch(
     nodes = originals(built, patch)
     new = snippet.node
     if patch.kind is PatchType.METHOD_OVERRIDE:
-        yield from _of_method(target, nodes, new)
+        owner, _, name = target.rpartition(".")
+        node = class_at(built.source, owner)
+        under = [n for n in guarded(node) if n.name == name] if node is not None else []
+        yield from _of_method(target, nodes, under, new)
     elif nodes:
         lost = _lost_decorators(nodes[-1], new)
         if lost:
             text = f"the source has {_listed('@' + d for d in lost)}, the replacement has not"
             yield finding("decorator-lost", target, text, decorators=lost)
-    if nodes and isinstance(new, FunctionNode):
+    if nodes:
         old = nodes[0] if patch.kind is PatchType.METHOD_OVERRIDE else nodes[-1]
-        if isinstance(old, FunctionNode):
+        yield from _kind(target, old, new)
+        if isinstance(old, FunctionNode) and isinstance(new, FunctionNode):
             yield from _signature(target, old, new, method="." in target)
     yield from lost_fields(built, library, patch, snippet, nodes)
     for d in result.doubled:
@@ -61,24 +66,31 @@ def originals(built: Built, patch: PlannedPatch) -> list[DefinitionNode]:
     parts = patch.target.split(".")
     if len(parts) == 1:
         return real(built.source.top_level.get(parts[0], []))
-    node: ast.ClassDef | None = next(iter(built.source.classes(parts[0])[-1:]), None)
-    for name in parts[1:-1]:
-        inner = [n for n in (node.body if node else ()) if isinstance(n, ast.ClassDef)]
-        node = next((n for n in reversed(inner) if n.name == name), None)
-    return real(list(methods(node, parts[-1]))) if node is not None else []
+    node = class_at(built.source, ".".join(parts[:-1]))
+    return real(methods(node, parts[-1])) if node is not None else []
 
 
-def _of_method(target: str, nodes: list[DefinitionNode], new: DefinitionNode) -> Iterator[Finding]:
+def _of_method(
+    target: str,
+    nodes: list[DefinitionNode],
+    under: list[DefinitionNode],
+    new: DefinitionNode,
+) -> Iterator[Finding]:
+    """
+    Args:
+        nodes: the source's definitions of the method directly in the class.
+        under: those under a condition in the class.
+    """
     if not nodes:
         return
-    if len(nodes) > 1:
+    if len(nodes) + len(under) > 1:
         roles = [
             d.rpartition(".")[2] for n in nodes[1:] for d in map(decorator_name, n.decorator_list)
         ]
         roles = [r for r in dict.fromkeys(roles) if r in ("setter", "deleter", "getter")]
         detail = f"the property has a {' and a '.join(roles)}" if roles else ""
-        detail = detail or f"the class defines it {len(nodes)} times"
-        lines = [n.lineno for n in nodes]
+        lines = sorted(n.lineno for n in (*nodes, *under))
+        detail = detail or f"the class defines it {len(lines)} times"
         yield finding(
             "accessor-split", target, f"{detail}; one is replaced", detail=detail, lines=lines
         )
@@ -89,6 +101,14 @@ def _of_method(target: str, nodes: list[DefinitionNode], new: DefinitionNode) ->
         yield finding("duplicate-decorator", target, text, decorators=twice)
     if isinstance(nodes[0], FunctionNode) and isinstance(new, FunctionNode):
         yield from _undocumented(target, nodes[0], new)
+
+
+def _kind(target: str, old: DefinitionNode, new: DefinitionNode) -> Iterator[Finding]:
+    """Callers that await, or do not, still do."""
+    was, now = kind_of(old), kind_of(new)
+    if was != now:
+        text = f"the source has {with_article(was)}, the replacement is {with_article(now)}"
+        yield finding("kind-changed", target, text, old=was, new=now)
 
 
 def _lost_decorators(old: DefinitionNode, new: DefinitionNode) -> list[str]:
@@ -119,6 +139,18 @@ def _signature(
         if caught:
             text += f"; **{new.args.kwarg.arg if new.args.kwarg else ''} takes what is passed"
         yield finding("signature-narrowed", target, text, note=caught, parameters=gone)
+        return
+    stars = [
+        mark + was.arg
+        for mark, was, now in (
+            ("*", old.args.vararg, new.args.vararg),
+            ("**", old.args.kwarg, new.args.kwarg),
+        )
+        if was is not None and now is None
+    ]
+    if stars:
+        text = f"the source takes {_listed(stars)}, the replacement does not"
+        yield finding("signature-narrowed", target, text, note=True, parameters=stars)
 
 
 def _undocumented(target: str, old: FunctionNode, new: FunctionNode) -> Iterator[Finding]:

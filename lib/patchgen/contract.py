@@ -18,6 +18,7 @@ from .source import (
     Library,
     SourceModule,
     definition_at,
+    guarded,
     parse,
     read_text,
 )
@@ -30,10 +31,12 @@ class Missing:
     Attributes:
         what: `class Name`, `function name`, or `method name of Name`.
         member: its class is there; only the method is not.
+        conditional: the class has the method under a condition.
     """
 
     what: str
     member: bool = False
+    conditional: bool = False
 
 
 @dataclass(frozen=True)
@@ -101,7 +104,8 @@ def definitions(
     if node is None:
         return Missing(f"class {owner}")
     found = [n for n in node.body if isinstance(n, DefinitionNode) and n.name == name]
-    return found or Missing(f"method {name} of {owner}", member=True)
+    under = any(n.name == name for n in guarded(node))
+    return found or Missing(f"method {name} of {owner}", member=True, conditional=under)
 
 
 def _all_classes(nodes: Sequence[DefinitionNode]) -> bool:
@@ -137,7 +141,13 @@ def facts_at(version: Version, kind: PatchType, target: str) -> Facts | Missing:
 def compare(plan: Plan, old: Version, new: Version) -> list[Finding]:
     """What changed under the patches of a plan between two versions of its source."""
     before = {(p.kind, p.target): facts_at(old, p.kind, p.target) for p in plan.patches}
-    return compare_facts(plan, before, new) + _around(plan, old.source, new.source)
+    found = compare_facts(plan, before, new)
+    for (kind, target), was in before.items():
+        now = facts_at(new, kind, target)
+        # else taken for a method that the patch adds
+        if isinstance(was, Missing) and isinstance(now, Missing) and now.conditional:
+            found.append(_gone(target, was, now, new.source))
+    return found + _around(plan, old.source, new.source)
 
 
 def compare_facts(
@@ -185,7 +195,7 @@ def _gone(target: str, old: Facts | Missing, new: Missing, source: SourceModule)
     detail = (
         f"{new.what} is {'gone' if isinstance(old, Facts) or old.member else 'in neither version'}"
     )
-    if not new.member and name in source.guarded:
+    if new.conditional or (not new.member and name in source.guarded):
         detail = f"{new.what} is defined under a condition"
     elif not new.member and name in source.top_level:
         detail = f"{new.what} is a function"

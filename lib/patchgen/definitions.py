@@ -120,9 +120,15 @@ def facts_of(
     node = real[0]
     if isinstance(node, ast.ClassDef):
         return _class_facts(node, source, library)
-    kind = "async function" if isinstance(node, ast.AsyncFunctionDef) else "function"
     whole: list[ast.AST] = [*node.body, *(n for n in nodes if n is not node)]
-    return Facts(kind, parameters(node), decorators(node), body=digest(whole))
+    return Facts(kind_of(node), parameters(node), decorators(node), body=digest(whole))
+
+
+def kind_of(node: DefinitionNode) -> str:
+    """`class`, `function` or `async function`."""
+    if isinstance(node, ast.ClassDef):
+        return "class"
+    return "async function" if isinstance(node, ast.AsyncFunctionDef) else "function"
 
 
 def _is_overload(node: DefinitionNode) -> bool:
@@ -169,10 +175,10 @@ class Change:
 def changes(old: Facts, new: Facts) -> list[Change]:
     """Differences between two versions of a definition. Of different kinds, only that."""
     if (old.kind == "class") is not (new.kind == "class"):
-        return [Change("kind-changed", f"was a {old.kind}, is a {new.kind}", _both(old, new))]
+        return [_kind(old, new)]
     found: list[Change] = []
     if old.kind != new.kind:
-        found.append(Change("kind-changed", f"was a {old.kind}, is a {new.kind}", _both(old, new)))
+        found.append(_kind(old, new))
     if old.parameters != new.parameters:
         found.append(_signature(old.parameters, new.parameters))
     for code, before, after in (
@@ -189,8 +195,14 @@ def changes(old: Facts, new: Facts) -> list[Change]:
     return found
 
 
-def _both(old: Facts, new: Facts) -> dict[str, Any]:
-    return {"old": old.kind, "new": new.kind}
+def _kind(old: Facts, new: Facts) -> Change:
+    text = f"was {with_article(old.kind)}, is {with_article(new.kind)}"
+    return Change("kind-changed", text, {"old": old.kind, "new": new.kind})
+
+
+def with_article(words: str) -> str:
+    """`a class`, `an async function`."""
+    return f"{'an' if words[0] in 'aeiou' else 'a'} {words}"
 
 
 def _lists(code: str, before: Sequence[str], after: Sequence[str]) -> Change:
@@ -230,6 +242,8 @@ def _signature(old: Sequence[Parameter], new: Sequence[Parameter]) -> Change:
         if now.kind != was.kind:
             words.append(f"{name} was {was.kind}, is {now.kind}")
         if now.default != was.default:
-            words.append(f"default of {name} was {was.default or 'none'}, is {now.default}")
+            words.append(
+                f"default of {name} was {was.default or 'none'}, is {now.default or 'none'}"
+            )
     details = {"added": added, "removed": removed, "reordered": reordered}
     return Change("signature-changed", ", ".join(words) or "another order", details)

@@ -3,16 +3,30 @@
 from __future__ import annotations
 
 import os
+import sys
 import tomllib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ..errors import InputError, UsageProblem
+from .findings import did_you_mean, not_allowable
 from .source import find_module
 
 SUFFIX = "_patch_gen_config.py"
-TABLES = (("tool", "ntool", "patchgen"), ("tool", "patchgen"))
+OURS = ("tool", "ntool", "patchgen")
+TABLES = (OURS, ("tool", "patchgen"))
+KEYS = (
+    "search_root",
+    "package_prefix",
+    "legacy_patches_prefix",
+    "formatter",
+    "shim_modules",
+    "allow",
+)
+THEIRS = ("ruff_extra_ignore", "ruff_isolated")
+"""Keys of the reference tool that say how it runs ruff: known in its own table, without effect."""
 
 
 @dataclass(frozen=True)
@@ -74,11 +88,17 @@ def find_settings(start: Path) -> Settings | None:
             for key in path:
                 table = table.get(key) if isinstance(table, dict) else None
             if isinstance(table, dict):
-                return _settings(file, f"{file}: [{'.'.join(path)}]", table)
+                known = KEYS if path == OURS else (*KEYS, *THEIRS)
+                return _settings(file, f"{file}: [{'.'.join(path)}]", table, known)
     return None
 
 
-def _settings(file: Path, where: str, table: dict[str, Any]) -> Settings:
+def _settings(file: Path, where: str, table: dict[str, Any], known: Sequence[str]) -> Settings:
+    for key in table:
+        if key not in known:
+            more = "; formatter says what formats" if key in THEIRS else did_you_mean(key, known)
+            raise UsageProblem(f"{where}: unknown key '{key}'{more}")
+
     def text(key: str, required: bool = False) -> str | None:
         value = table.get(key)
         if value is None and not required:
@@ -96,17 +116,36 @@ def _settings(file: Path, where: str, table: dict[str, Any]) -> Settings:
 
     root, prefix = text("search_root", True), text("package_prefix", True)
     assert root is not None and prefix is not None
-    if not all(part.isidentifier() for part in prefix.split(".")):
-        raise UsageProblem(f"{where}: package_prefix", found=prefix, expected="a dotted name")
+    legacy = text("legacy_patches_prefix")
+    shims = texts("shim_modules")
+    keys = ("package_prefix", "legacy_patches_prefix", *("shim_modules" for _ in shims))
+    for key, name in zip(keys, (prefix, legacy, *shims), strict=True):
+        if name is not None and not all(part.isidentifier() for part in name.split(".")):
+            raise UsageProblem(f"{where}: {key}", found=repr(name), expected="a dotted name")
+    for name in shims:
+        if name.partition(".")[0] in _NEEDED:
+            expected = "a name under which configs import the tool"
+            raise UsageProblem(f"{where}: shim_modules", found=repr(name), expected=expected)
+    formatter = texts("formatter")
+    if "formatter" in table and (not formatter or not formatter[0]):
+        found = repr(table["formatter"])
+        raise UsageProblem(f"{where}: formatter", found=found, expected="a command")
+    for word in (allow := texts("allow")):
+        if (problem := not_allowable(word)) is not None:
+            raise UsageProblem(f"{where}: allow: {problem}")
     return Settings(
         file=file,
         search_root=Path(os.path.normpath(file.parent / root)),
         package_prefix=prefix,
-        legacy_prefix=text("legacy_patches_prefix"),
-        formatter=texts("formatter"),
-        shim_modules=texts("shim_modules"),
-        allow=texts("allow"),
+        legacy_prefix=legacy,
+        formatter=formatter,
+        shim_modules=shims,
+        allow=allow,
     )
+
+
+_NEEDED = sys.stdlib_module_names | {"ntool"}
+"""Modules that configs, and what they import, need as they are."""
 
 
 def search(settings: Settings) -> list[Found]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -96,6 +97,20 @@ def softened(findings: Iterable[Finding], allowed: Iterable[str]) -> list[Findin
             f = as_note(f, " (allowed)")
         found.append(f)
     return found
+
+
+def not_allowable(word: str) -> str | None:
+    """What is wrong with something that is to be allowed, None where it is `CODE[:NAME]`."""
+    code, colon, name = word.partition(":")
+    if code not in CODES:
+        return f"{word!r} is no code of a finding{did_you_mean(code, CODES)}"
+    return f"{word!r} names nothing" if colon and not name else None
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """`; did you mean X?` where something known is close to a word, else nothing."""
+    close = difflib.get_close_matches(word, list(known), 1)
+    return f"; did you mean {close[0]}?" if close else ""
 
 
 def has_errors(findings: Iterable[Finding]) -> bool:

@@ -4,15 +4,25 @@ from __future__ import annotations
 
 import ast
 import subprocess
-from collections.abc import Sequence
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import IO
 
-from ..errors import EnvironmentProblem, printable
+from ..errors import MAX_ECHO, EnvironmentProblem, printable, shorten
 
 PATH = "{path}"
 SECONDS = 30
 """For one module; formatters take a tenth of a second."""
+LEAST_OUTPUT = 64 << 20
+OUTPUT_FACTOR = 20
+"""A formatter may answer with as many bytes, or as many times what it was given."""
+MAX_SAID = 1 << 20
+"""Bytes of its messages that are kept: the last one is told."""
+CHUNK = 1 << 16
 
 
 class Formatter:
@@ -31,7 +41,7 @@ class Formatter:
     def version(self) -> str:
         """The first line of its `--version`."""
         done = self._run([self._command[0], "--version"], b"")
-        return done.decode(errors="replace").strip().split("\n")[0]
+        return shorten(done.decode(errors="replace").strip().split("\n")[0], MAX_ECHO)
 
     def format(self, text: str, path: Path) -> str:
         """The text as the formatter leaves it.
@@ -56,17 +66,72 @@ class Formatter:
 
     def _run(self, arguments: list[str], given: bytes) -> bytes:
         name = f"formatter '{self._command[0]}'"
+        most = max(LEAST_OUTPUT, OUTPUT_FACTOR * len(given))
+        until = time.monotonic() + SECONDS
+        with tempfile.TemporaryFile() as source:
+            source.write(given)
+            source.seek(0)
+            try:
+                process = subprocess.Popen(
+                    arguments,
+                    stdin=source,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    cwd=self._folder,
+                )
+            except (OSError, ValueError) as e:
+                reason = getattr(e, "strerror", None) or e
+                raise EnvironmentProblem(f"{name}: cannot be run ({reason})") from e
+        assert process.stdout is not None and process.stderr is not None
         try:
-            done = subprocess.run(
-                arguments, input=given, capture_output=True, cwd=self._folder, timeout=SECONDS
-            )
-        except (OSError, ValueError) as e:
-            reason = getattr(e, "strerror", None) or e
-            raise EnvironmentProblem(f"{name}: cannot be run ({reason})") from e
+            out = _Reader(process.stdout, most, process.kill)
+            err = _Reader(process.stderr, MAX_SAID)
+            for reader in (out, err):
+                reader.join(max(0, until - time.monotonic()))
+            if out.is_alive() or err.is_alive():
+                raise EnvironmentProblem(f"{name}: no answer in {SECONDS} s")
+            if out.too_much:
+                raise EnvironmentProblem(f"{name}: answers with more than {most} bytes")
+            code = process.wait(max(0, until - time.monotonic()))
         except subprocess.TimeoutExpired as e:
             raise EnvironmentProblem(f"{name}: no answer in {SECONDS} s") from e
-        if done.returncode:
-            lines = done.stderr.decode(errors="replace").strip().split("\n")
+        finally:
+            process.kill()  # nothing, where it has ended
+            process.wait()
+        if code:
+            lines = err.data.decode(errors="replace").strip().split("\n")
             said = printable(lines[-1]) if lines[-1] else "nothing on standard error"
-            raise EnvironmentProblem(f"{name}: exit code {done.returncode} ({said})")
-        return done.stdout
+            raise EnvironmentProblem(f"{name}: exit code {code} ({said})")
+        return bytes(out.data)
+
+
+class _Reader(threading.Thread):
+    """Reads a stream to its end in the background.
+
+    Args:
+        most: bytes to keep.
+        stop: called when there are more, and nothing more is read; without it the last are kept.
+    Attributes:
+        data: what was read.
+        too_much: `stop` was called.
+    """
+
+    def __init__(
+        self, stream: IO[bytes], most: int, stop: Callable[[], None] | None = None
+    ) -> None:
+        super().__init__(daemon=True)  # a process that the formatter started may hold the stream
+        self._from, self._most, self._at_most = stream, most, stop
+        self.data, self.too_much = bytearray(), False
+        self.start()
+
+    def run(self) -> None:
+        with self._from:
+            while chunk := self._from.read1(CHUNK):  # type: ignore[attr-defined]
+                self.data += chunk
+                if len(self.data) <= self._most:
+                    continue
+                if self._at_most is not None:
+                    self.too_much = True
+                    self._at_most()
+                    return
+                del self.data[: -self._most]

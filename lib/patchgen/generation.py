@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from .findings import as_note, has_errors
+from .findings import as_note, has_errors, softened
 from .output import write_all
 from .project import Outcome, Project, drift
 
@@ -116,17 +116,18 @@ class Check(Counts):
                 texts = {outcome.path: outcome.text, outcome.diff_path: outcome.diff}
                 files = {path: texts[path] for path in differing}
                 records = list(self._write(outcome, files, project, False))
-            for found in (*outcome.changed, *differing.values()):
+            told = softened(differing.values(), project.allowed)
+            for found in (*outcome.changed, *told):
                 outcome.findings.append(as_note(found, " (fixed)") if may_fix else found)
         self.count(outcome)
         yield from records
 
     def orphans(self, project: Project) -> Iterator[dict[str, Any]]:
         """Fields of `problem` records of generated files without a config."""
-        for found in project.orphans():
+        for found in softened(project.orphans(), project.allowed):
             record = {**found.record("", ""), "config": None}
             self.take(record)
-            self.exit_code = max(self.exit_code, 1)
+            self.exit_code = max(self.exit_code, int(has_errors([found])))
             yield record
 
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from functools import wraps
+from typing import Any, TypeVar
 
 from ..errors import InputError
 
@@ -93,6 +94,22 @@ class PositionedHelper:
     placement: str = "after"
 
 
+def _also_spelled(**names: str) -> Callable[[F], F]:
+    """A method whose parameters go by other names too: other name -> parameter."""
+
+    def decorated(method: F) -> F:
+        @wraps(method)
+        def called(*args: Any, **kwargs: Any) -> Any:
+            return method(*args, **{names.get(key, key): v for key, v in kwargs.items()})
+
+        return called  # type: ignore[return-value]
+
+    return decorated
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
 @dataclass
 class PatchConfig:
     """What to change in a source module. The lists may be filled directly."""
@@ -109,42 +126,46 @@ class PatchConfig:
     exclude: list[str] = field(default_factory=list)
     transformers_version: str | None = None
 
+    @_also_spelled(target_class="target")
     def replace_class(
         self,
-        target_class: str,
+        target: str,
         replacement: Any = None,
         name_map: Mapping[str, str] | None = None,
         description: str | None = None,
     ) -> Any:
         """Replace a class whole. Without `replacement` a decorator."""
         kind = PatchType.CLASS_REPLACEMENT
-        return self._register(kind, target_class, replacement, name_map, description)
+        return self._register(kind, target, replacement, name_map, description)
 
+    @_also_spelled(target_method="target")
     def override_method(
         self,
-        target_method: str,
+        target: str,
         replacement: Any = None,
         name_map: Mapping[str, str] | None = None,
         description: str | None = None,
     ) -> Any:
         """Replace or add the method `Class.method`. Without `replacement` a decorator."""
         kind = PatchType.METHOD_OVERRIDE
-        return self._register(kind, target_method, replacement, name_map, description)
+        return self._register(kind, target, replacement, name_map, description)
 
+    @_also_spelled(target_func="target")
     def replace_function(
         self,
-        target_func: str,
+        target: str,
         replacement: Any = None,
         name_map: Mapping[str, str] | None = None,
         description: str | None = None,
     ) -> Any:
         """Replace a module-level function whole. Without `replacement` a decorator."""
         kind = PatchType.FUNCTION_REPLACEMENT
-        return self._register(kind, target_func, replacement, name_map, description)
+        return self._register(kind, target, replacement, name_map, description)
 
-    def modify_init(self, target_class: str, description: str | None = None) -> Any:
+    @_also_spelled(target_class="target")
+    def modify_init(self, target: str, description: str | None = None) -> Any:
         """Decorator: a function that gets the class's `__init__` first. Reported as not applied."""
-        return self._register(PatchType.INIT_MODIFICATION, target_class, None, None, description)
+        return self._register(PatchType.INIT_MODIFICATION, target, None, None, description)
 
     def add_import(
         self,
@@ -160,25 +181,28 @@ class PatchConfig:
         """Leave these names out of the source's imports."""
         self.drop_imported_names.update(names)
 
-    def add_post_import_block(self, block: str) -> None:
+    @_also_spelled(block="text")
+    def add_post_import_block(self, text: str) -> None:
         """Add code after the imports."""
-        self.post_import_blocks.append(block)
+        self.post_import_blocks.append(text)
 
-    def add_helper(self, func: Any = None) -> Any:
+    @_also_spelled(func="obj")
+    def add_helper(self, obj: Any = None) -> Any:
         """Copy a class or function after the imports. Also a decorator, with or without `()`."""
-        if func is None:
+        if obj is None:
             return self.add_helper
-        self.helpers.append(func)
-        return func
+        self.helpers.append(obj)
+        return obj
 
-    def add_helper_after(self, target: str, helper: Any = None) -> Any:
-        """Copy a class or function after a definition. Without `helper` a decorator."""
+    @_also_spelled(helper="obj")
+    def add_helper_after(self, target: str, obj: Any = None) -> Any:
+        """Copy a class or function after a definition. Without `obj` a decorator."""
 
-        def add(obj: Any) -> Any:
-            self.positioned_helpers.append(PositionedHelper(target, obj))
-            return obj
+        def add(helper: Any) -> Any:
+            self.positioned_helpers.append(PositionedHelper(target, helper))
+            return helper
 
-        return add if helper is None else add(helper)
+        return add if obj is None else add(obj)
 
     def exclude_from_output(self, *names: str) -> None:
         """Leave out top-level classes and functions."""
@@ -384,7 +408,7 @@ def plan_of(
         return PlannedImport(
             text(spec.module, "module of an import"),
             tuple(text(n, f"name of {spec.module}") for n in names) if names else None,
-            spec.alias,
+            None if spec.alias is None else text(spec.alias, f"alias of {spec.module}"),
             bool(spec.is_from_import),
         )
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import builtins
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from .source import dotted
@@ -87,8 +87,7 @@ def exported(tree: ast.Module) -> tuple[list[str], bool]:
     found: list[str] = []
     any_ = False
     for node in tree.body:
-        value = all_literal(node)
-        if value is not None:
+        for value in all_literals(node):
             any_ = True
             found += [
                 e.value
@@ -98,19 +97,32 @@ def exported(tree: ast.Module) -> tuple[list[str], bool]:
     return found, any_
 
 
-def all_literal(node: ast.stmt) -> ast.List | ast.Tuple | None:
-    """The list or tuple that a statement assigns or adds to `__all__`."""
+def all_literals(node: ast.stmt) -> list[ast.List | ast.Tuple]:
+    """Lists and tuples that a statement assigns or adds to `__all__`."""
     if isinstance(node, ast.Assign):
-        targets = node.targets
+        targets, value = node.targets, node.value
     elif isinstance(node, ast.AugAssign | ast.AnnAssign):
-        targets = [node.target]
-    else:
-        return None
-    if any(isinstance(t, ast.Name) and t.id == "__all__" for t in targets) and isinstance(
-        node.value, ast.List | ast.Tuple
+        targets, value = [node.target], node.value or ast.Constant(None)
+    elif (
+        isinstance(node, ast.Expr)
+        and isinstance(call := node.value, ast.Call)
+        and isinstance(call.func, ast.Attribute)
+        and call.func.attr == "extend"
+        and len(call.args) == 1
     ):
-        return node.value
-    return None
+        targets, value = [call.func.value], call.args[0]
+    else:
+        return []
+    named = any(isinstance(t, ast.Name) and t.id == "__all__" for t in targets)
+    return list(_lists(value)) if named else []
+
+
+def _lists(node: ast.expr) -> Iterator[ast.List | ast.Tuple]:
+    if isinstance(node, ast.List | ast.Tuple):
+        yield node
+    elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        yield from _lists(node.left)
+        yield from _lists(node.right)
 
 
 def _bindings(nodes: Iterable[ast.AST]) -> tuple[set[str], set[str]]:

@@ -12,12 +12,13 @@ from pathlib import Path
 from ..checkpoint.tensor import Problem
 from ..errors import InputError, NtoolError, UsageProblem
 from . import diff, fingerprint, render
-from .contract import Version, compare, compare_facts, version_below
+from .config_process import Runner
+from .contract import Missing, Version, compare, compare_facts, version_below
 from .discover import Found, Settings, find_settings, output_folder, resolve, roots_of, search
 from .findings import Finding, as_note, finding, has_errors, softened
 from .formatter import Formatter
 from .model import Plan
-from .run import NoConfig, Session
+from .run import NoConfig
 from .source import Library
 
 GENERATED = "generated"
@@ -141,14 +142,14 @@ class Project:
     def plans(self) -> Iterator[Outcome]:
         """Every config loaded, or why not."""
         shims = self.settings.shim_modules if self.settings is not None else ()
-        with Session(shims) as session:
+        with Runner(shims) as runner:
             for found in self.found():
                 if isinstance(found, Outcome):
                     yield found
                     continue
                 outcome = Outcome(found.module, self.shown(found.file))
                 try:
-                    self._load(session, found, outcome)
+                    self._load(runner, found, outcome)
                 except NoConfig as e:
                     if not self._choices.configs:
                         self.skipped.append(f"{outcome.file}: {e.message}")
@@ -168,7 +169,7 @@ class Project:
                     self._targets.setdefault(folder, set()).add(outcome.plan.target_file)
                 yield outcome
 
-    def _load(self, session: Session, found: Found, outcome: Outcome) -> None:
+    def _load(self, runner: Runner, found: Found, outcome: Outcome) -> None:
         roots = roots_of(found, self.settings)
         if self._choices.static:
             from . import static
@@ -178,9 +179,11 @@ class Project:
             self._targets.setdefault(output_folder(found.file), set()).update(reading.target_files)
             outcome.plan, outcome.problems = reading.plan(self._choices.variable)
             return
-        loaded = session.load(found, roots)
-        self._targets.setdefault(output_folder(found.file), set()).update(loaded.target_files)
-        outcome.plan = loaded.plan(self._choices.variable)
+        ran = runner.run(found, roots, self._choices.variable)
+        self._targets.setdefault(output_folder(found.file), set()).update(ran.target_files)
+        if ran.error is not None:
+            raise ran.error
+        outcome.plan = ran.plan
 
     def outcomes(self) -> Iterator[Outcome]:
         """Every config built and judged."""
@@ -201,7 +204,9 @@ class Project:
                 built = build(plan, version.library, snippets)
                 outcome.findings = check(built, version.library)
                 kept = fingerprint.stored(committed(path) or "")
-                outcome.changed = softened(compare_facts(plan, kept, version), self._allowed)
+                # what was in no version did not change: a finding of the build tells that it is not
+                there = {k: f for k, f in kept.items() if not isinstance(f, Missing) or f.member}
+                outcome.changed = softened(compare_facts(plan, there, version), self.allowed)
                 marked = kept or self._choices.fingerprint
                 prints = fingerprint.lines(plan, version) if marked else []
             except (InputError, RecursionError) as e:
@@ -214,7 +219,7 @@ class Project:
                 message = f"{written[path]} writes {self.shown(path)} too"
                 outcome.findings.append(finding("duplicate-output", plan.target_file, message))
             written.setdefault(path, plan.module)
-            outcome.findings = softened(outcome.findings, self._allowed)
+            outcome.findings = softened(outcome.findings, self.allowed)
             formatter = self._formatter()
             head = render.header(
                 plan,
@@ -234,13 +239,14 @@ class Project:
             if (plan := outcome.plan) is not None:
                 try:
                     versions = [version_below(root, plan.source_module) for root in (old, new)]
-                    outcome.findings = softened(compare(plan, *versions), self._allowed)
+                    outcome.findings = softened(compare(plan, *versions), self.allowed)
                 except InputError as e:
                     outcome.problems.append(_problem("not-compared", e, outcome.file))
             yield outcome
 
     @property
-    def _allowed(self) -> tuple[str, ...]:
+    def allowed(self) -> tuple[str, ...]:
+        """Findings that are no errors here: of the settings and of the command line."""
         of_project = self.settings.allow if self.settings is not None else ()
         return (*of_project, *self._choices.allow)
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+import io
+import os
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, redirect_stdout
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
@@ -63,10 +65,11 @@ def is_config(obj: Any) -> bool:
 
 
 class Session:
-    """Runs config modules with the project on the import path.
+    """Runs config modules in this process, with the project on the import path.
 
     A context manager: afterwards the import path is what it was, and modules that came from the
-    project are forgotten.
+    project are forgotten. What a config does to the process itself, only one of its own survives:
+    config_process.py.
 
     Args:
         roots: folders to put on the import path.
@@ -109,7 +112,7 @@ class Session:
         code = compiled(read_text(found.file), found.file)
         module = _new_module(found)
         files = Files()
-        with shim(self._shim_modules), _registered(module), redirect_stdout(sys.stderr):
+        with shim(self._shim_modules), _registered(module), _aside():
             self._run(code, module, found)
             loaded = Loaded(found, module, files)
             files.know(module)
@@ -126,6 +129,65 @@ class Session:
             where = f"{found.file}: line {line}" if line else str(found.file)
             what = f"{type(e).__name__}: {printable(e)}"
             raise InputError(f"{where}: the config cannot be loaded ({what})") from e
+
+
+class _Errors(io.RawIOBase):
+    """Standard error, whatever becomes of this object; what cannot be written is dropped."""
+
+    def writable(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return 2
+
+    def isatty(self) -> bool:
+        return os.isatty(2)
+
+    def write(self, data: Any) -> int:
+        try:
+            return os.write(2, data)
+        except OSError:
+            return len(data)
+
+
+@contextmanager
+def _aside() -> Iterator[None]:
+    """What is written to standard output in the block goes to standard error, however it is
+    written; afterwards both and the current folder are what they were."""
+
+    streams = {name: getattr(sys, name) for name in _STREAMS}
+    folder = os.getcwd()
+    _flush(streams.values())
+    with ExitStack() as after:
+        for fd in (1, 2):
+            kept = os.dup(fd)
+            after.callback(os.close, kept)
+            after.callback(os.dup2, kept, fd)
+        os.dup2(2, 1)
+        errors = io.TextIOWrapper(
+            io.BufferedWriter(_Errors()),
+            encoding="utf-8",
+            errors="backslashreplace",
+            line_buffering=True,
+        )
+        vars(sys).update(dict.fromkeys(streams, errors))
+        try:
+            yield
+        finally:
+            _flush([errors, *streams.values()])
+            vars(sys).update(streams)
+            with suppress(OSError):  # it may be gone
+                os.chdir(folder)
+
+
+_STREAMS = ("stdout", "stderr", "__stdout__", "__stderr__")
+
+
+def _flush(streams: Iterable[Any]) -> None:
+    for stream in streams:
+        with suppress(OSError, ValueError):  # full, closed
+            if stream is not None:
+                stream.flush()
 
 
 def _search_path(module: ModuleType | None) -> list[Any]:

@@ -15,6 +15,7 @@ import re
 import tokenize
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -69,14 +70,8 @@ def parse(text: str, path: Path | str) -> ast.Module:
     Raises:
         InputError: a syntax error, with its line; nesting too deep.
     """
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of escapes in a source that is not ours
-            return ast.parse(text)
-    except SyntaxError as e:
-        raise InputError(f"{path}: line {e.lineno}: not Python ({e.msg})") from e
-    except (ValueError, RecursionError, MemoryError) as e:
-        raise InputError(f"{path}: not Python ({printable(e)})") from e
+    with _as_input(text, path):
+        return ast.parse(text)
 
 
 def compiled(text: str, path: Path | str) -> CodeType:
@@ -86,12 +81,23 @@ def compiled(text: str, path: Path | str) -> CodeType:
         InputError: what `parse` raises it for, and what only the compiler refuses: a `return`
             outside of a function, a late `from __future__`.
     """
+    with _as_input(text, path):
+        return compile(text, str(path), "exec", dont_inherit=True)
+
+
+@contextmanager
+def _as_input(text: str, path: Path | str) -> Iterator[None]:
+    """What Python finds wrong with a text is an error of that input, with its line."""
+    if "\0" in text:  # Python tells no line, and versions differ in what they tell
+        line = text.count("\n", 0, text.index("\0")) + 1
+        raise InputError(f"{path}: line {line}: not Python (a NUL byte)")
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return compile(text, str(path), "exec", dont_inherit=True)
+            warnings.simplefilter("ignore")  # of escapes in a source that is not ours
+            yield
     except SyntaxError as e:
-        raise InputError(f"{path}: line {e.lineno}: not Python ({e.msg})") from e
+        line_of = f"line {e.lineno}: " if e.lineno else ""
+        raise InputError(f"{path}: {line_of}not Python ({e.msg})") from e
     except (ValueError, RecursionError, MemoryError) as e:
         raise InputError(f"{path}: not Python ({printable(e)})") from e
 
@@ -199,11 +205,8 @@ class SourceModule:
     def guarded(self) -> dict[str, list[DefinitionNode]]:
         """Name -> definitions inside if, try, with, for, while at module level."""
         found: dict[str, list[DefinitionNode]] = {}
-        for node in self.tree.body:
-            if isinstance(node, _GUARDS):
-                for inner in _statements(node):
-                    if isinstance(inner, DefinitionNode):
-                        found.setdefault(inner.name, []).append(inner)
+        for inner in guarded(self.tree):
+            found.setdefault(inner.name, []).append(inner)
         return found
 
     @cached_property
@@ -239,6 +242,15 @@ class SourceModule:
 def methods(node: ast.ClassDef, name: str) -> list[FunctionNode]:
     """Definitions of a method directly in a class body: several for overloads and properties."""
     return [n for n in node.body if isinstance(n, FunctionNode) and n.name == name]
+
+
+def guarded(node: ast.Module | ast.ClassDef) -> Iterator[DefinitionNode]:
+    """Definitions inside if, try, with, for, while, match, directly in a module or class."""
+    for statement in node.body:
+        if isinstance(statement, _GUARDS):
+            for inner in _statements(statement):
+                if isinstance(inner, DefinitionNode):
+                    yield inner
 
 
 def _statements(node: ast.stmt) -> Iterator[ast.stmt]:

@@ -165,8 +165,10 @@ class Scope:
             return value
         if self.session.offers_api(value.module) and value.name in API:
             return API[value.name]
-        if self.session.offers_api(inner := f"{value.module}.{value.name}"):
-            return _module(inner, None)
+        inner = f"{value.module}.{value.name}"
+        around = any(name.startswith(inner + ".") for name in self.session.api_modules)
+        if self.session.offers_api(inner) or (around and value.file is None):
+            return _module(inner, self.session.find(inner) if around else None)
         if (value.module, value.name) in FUNCTIONS:
             return FUNCTIONS[value.module, value.name]
         if not deep and not self.session.may_matter(value):

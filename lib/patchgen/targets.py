@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from .findings import Finding, finding
 from .model import External, PatchType, Plan, PlannedPatch
 from .snippet import decorator_name
-from .source import DefinitionNode, SourceModule
+from .source import DefinitionNode, SourceModule, guarded
 
 _SPELLED = {
     PatchType.CLASS_REPLACEMENT: "replace_class",
@@ -69,7 +70,8 @@ def effective(plan: Plan, source: SourceModule) -> Effective:
             continue
         if patch.kind is not PatchType.METHOD_OVERRIDE:
             out.replaced[head] = patch
-            _several(patch.target, source.top_level[head], say)
+            nodes = [*source.top_level[head], *source.guarded.get(head, ())]
+            _several(patch.target, nodes, say)
         elif head in replaced:
             continue
         else:
@@ -108,13 +110,19 @@ def _judge(patch: PlannedPatch, source: SourceModule) -> Finding | None:
             return refused("override_method needs Class.method")
         if isinstance(patch.replacement, External):
             return refused("an external replacement cannot become a method")
-        node = _class_at(source, target.split(".")[:-1])
+        owner, _, name = target.rpartition(".")
+        node = class_at(source, owner)
         if node is None:
-            owner = target.rpartition(".")[0]
-            guard = _in_guard(source, head)
+            guard = _class_in_guard(source, owner)
             if guard or source.functions(head):
                 return refused(guard or f"{head} is a function")
             return finding("target-missing", target, f"class {owner} is not in the source")
+        own = [n for n in node.body if isinstance(n, DefinitionNode) and n.name == name]
+        if any(isinstance(n, ast.ClassDef) for n in own):
+            return refused(f"{target} is a class")
+        under = [n for n in guarded(node) if n.name == name]
+        if under and not own:
+            return refused(_conditional(target, under, "directly in the class"))
         return None
     found = source.top_level.get(target, [])
     wanted = ast.ClassDef if kind is PatchType.CLASS_REPLACEMENT else DefinitionNode
@@ -133,24 +141,40 @@ def _judge(patch: PlannedPatch, source: SourceModule) -> Finding | None:
 
 def _in_guard(source: SourceModule, name: str) -> str | None:
     nodes = source.guarded.get(name)
-    if not nodes:
-        return None
-    return f"{name} is defined under a condition (line {nodes[0].lineno}), not at the top level"
+    return _conditional(name, nodes, "at the top level") if nodes else None
 
 
-def _class_at(source: SourceModule, names: list[str]) -> ast.ClassDef | None:
-    classes = source.classes(names[0])
+def _conditional(name: str, nodes: Sequence[DefinitionNode], place: str) -> str:
+    return f"{name} is defined under a condition (line {nodes[0].lineno}), not {place}"
+
+
+def _class_in_guard(source: SourceModule, owner: str) -> str | None:
+    """Where a class, or one around it, is defined under a condition."""
+    around, _, name = owner.rpartition(".")
+    if not around:
+        return _in_guard(source, name)
+    node = class_at(source, around)
+    if node is None:
+        return _class_in_guard(source, around)
+    under = [n for n in guarded(node) if n.name == name]
+    return _conditional(owner, under, f"directly in {around}") if under else None
+
+
+def class_at(source: SourceModule, owner: str) -> ast.ClassDef | None:
+    """The class of a dotted name, inner ones included; of several the last."""
+    head, *inner_names = owner.split(".")
+    classes = source.classes(head)
     node = classes[-1] if classes else None
-    for name in names[1:]:
+    for name in inner_names:
         inner = [n for n in (node.body if node else ()) if isinstance(n, ast.ClassDef)]
         node = next((n for n in reversed(inner) if n.name == name), None)
     return node
 
 
-def real(nodes: list[DefinitionNode]) -> list[DefinitionNode]:
+def real(nodes: Sequence[DefinitionNode]) -> list[DefinitionNode]:
     """Definitions without the stubs of overloads."""
     found = [n for n in nodes if "overload" not in {_last(d) for d in n.decorator_list}]
-    return found or nodes
+    return found or list(nodes)
 
 
 def _last(decorator: ast.expr) -> str:
@@ -159,6 +183,6 @@ def _last(decorator: ast.expr) -> str:
 
 def _several(target: str, nodes: list[DefinitionNode], say: object) -> None:
     if len(real(nodes)) > 1:
-        lines = [n.lineno for n in nodes]
+        lines = sorted(n.lineno for n in nodes)
         message = f"the source defines it {len(lines)} times; one is replaced"
         say(finding("accessor-split", target, message, lines=lines))  # type: ignore[operator]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import libcst as cst
 from libcst.helpers import get_full_name_for_node
@@ -148,6 +149,74 @@ def _is_overload(node: cst.BaseStatement) -> bool:
     return "overload" in names
 
 
+Between: TypeAlias = cst.BaseParenthesizableWhitespace
+
+
+def _without(
+    items: Sequence[Any], gone: Callable[[Any], bool], opening: Between, closing: Between
+) -> tuple[list[Any], Between, Between]:
+    """Items of a list (with `comma`) without some; comments of the others stay.
+
+    A comment at the end of a line belongs to all items of that line, those above a line to its
+    first one.
+
+    Args:
+        opening, closing: what stands behind the opening bracket and in front of the closing one.
+    Returns:
+        the items, and what stands behind and in front of the brackets now.
+    """
+    if not any(map(gone, items)):
+        return list(items), opening, closing
+    comma = items[-1].comma
+    # behind a comma at the end, a tuple has no blanks of its own: they belong to the bracket
+    own = isinstance(comma, cst.Comma) and not comma.whitespace_after.empty
+    gaps: list[Between] = [opening]  # gaps[i] is in front of item i
+    gaps += [i.comma.whitespace_after for i in items[:-1]]
+    gaps.append(comma.whitespace_after if own else closing)
+    kept: list[Any] = []
+    between = [gaps[0]]
+    for item, after in zip(items, gaps[1:], strict=True):
+        if gone(item):
+            between[-1] = _joined(between[-1], after, first=not kept)
+        else:
+            kept.append(item)
+            between.append(after)
+    if not kept:
+        return [], cst.SimpleWhitespace(""), cst.SimpleWhitespace("")
+    for index, after in enumerate(between[1:-1]):
+        comma = kept[index].comma.with_changes(whitespace_after=after)
+        kept[index] = kept[index].with_changes(comma=comma)
+    comma = items[-1].comma
+    if own:
+        comma = comma.with_changes(whitespace_after=between[-1])
+    else:
+        closing = between[-1]
+    kept[-1] = kept[-1].with_changes(comma=comma)
+    return kept, between[0], closing
+
+
+def _joined(before: Between, after: Between, *, first: bool) -> Between:
+    """What is left of what stood before and after an item that goes.
+
+    Args:
+        first: no other item is in front of it on the line of the opening bracket.
+    """
+    lines = cst.ParenthesizedWhitespace
+    if not isinstance(after, lines):
+        return before if first or isinstance(before, lines) else after
+    if not isinstance(before, lines):  # the last of its line
+        if not first:
+            return after
+        line = cst.TrailingWhitespace(newline=after.first_line.newline)
+        return after.with_changes(first_line=line)
+    above = list(before.empty_lines)
+    while above and above[-1].comment is not None:
+        above.pop()
+    return after.with_changes(
+        first_line=before.first_line, empty_lines=[*above, *after.empty_lines]
+    )
+
+
 class _Imports(cst.CSTTransformer):
     """Leaves names out of imports; a statement that is left without names goes."""
 
@@ -168,34 +237,36 @@ class _Imports(cst.CSTTransformer):
             name = alias.evaluated_name
             return name, "", alias.evaluated_alias or name.partition(".")[0]
 
-        kept = [a for a in updated_node.names if not self._gone(*bound(a))]
-        return self._with(updated_node, kept)
+        blank = cst.SimpleWhitespace("")
+        kept, _, _ = _without(updated_node.names, lambda a: self._gone(*bound(a)), blank, blank)
+        return updated_node.with_changes(names=kept) if kept else cst.RemoveFromParent()
 
     def leave_ImportFrom(
         self, original_node: cst.ImportFrom, updated_node: cst.ImportFrom
     ) -> cst.ImportFrom | cst.RemovalSentinel:
-        if isinstance(updated_node.names, cst.ImportStar) or updated_node.module is None:
-            return updated_node
-        module = get_full_name_for_node(updated_node.module) or ""
-        kept = []
-        for alias in updated_node.names:
-            name = alias.evaluated_name
-            if not self._gone(module, name, alias.evaluated_alias or name):
-                kept.append(alias)
-        return self._with(updated_node, kept)
-
-    @staticmethod
-    def _with(
-        node: cst.Import | cst.ImportFrom, kept: list[cst.ImportAlias]
-    ) -> cst.CSTNode | cst.RemovalSentinel:
-        names = node.names
-        assert not isinstance(names, cst.ImportStar)
-        if len(kept) == len(names):
+        node = updated_node
+        if isinstance(node.names, cst.ImportStar) or node.module is None:
             return node
+        module = get_full_name_for_node(node.module) or ""
+
+        def gone(alias: cst.ImportAlias) -> bool:
+            name = alias.evaluated_name
+            return self._gone(module, name, alias.evaluated_alias or name)
+
+        if node.lpar is None or node.rpar is None:
+            blank = cst.SimpleWhitespace("")
+            kept, _, _ = _without(node.names, gone, blank, blank)
+            return node.with_changes(names=kept) if kept else cst.RemoveFromParent()
+        kept, opening, closing = _without(
+            node.names, gone, node.lpar.whitespace_after, node.rpar.whitespace_before
+        )
         if not kept:
             return cst.RemoveFromParent()
-        kept[-1] = kept[-1].with_changes(comma=names[-1].comma)
-        return node.with_changes(names=kept)
+        return node.with_changes(
+            names=kept,
+            lpar=node.lpar.with_changes(whitespace_after=opening),
+            rpar=node.rpar.with_changes(whitespace_before=closing),
+        )
 
     def leave_SimpleStatementLine(
         self, original_node: cst.SimpleStatementLine, updated_node: cst.SimpleStatementLine
@@ -228,30 +299,40 @@ class _Exports(cst.CSTTransformer):
         self._gone = gone
 
     def leave_List(self, original_node: cst.List, updated_node: cst.List) -> cst.List:
-        kept = self._kept(updated_node.elements)
-        return updated_node.with_changes(elements=kept)
+        node = updated_node
+        kept, opening, closing = _without(
+            node.elements,
+            self._is_gone,
+            node.lbracket.whitespace_after,
+            node.rbracket.whitespace_before,
+        )
+        return node.with_changes(
+            elements=kept,
+            lbracket=node.lbracket.with_changes(whitespace_after=opening),
+            rbracket=node.rbracket.with_changes(whitespace_before=closing),
+        )
 
     def leave_Tuple(self, original_node: cst.Tuple, updated_node: cst.Tuple) -> cst.Tuple:
-        kept = self._kept(updated_node.elements)
+        node = updated_node
+        lpar, rpar = list(node.lpar), list(node.rpar)
+        blank: Between = cst.SimpleWhitespace("")
+        opening = lpar[-1].whitespace_after if lpar else blank
+        closing = rpar[0].whitespace_before if rpar else blank
+        kept, opening, closing = _without(node.elements, self._is_gone, opening, closing)
         if len(kept) == 1 and kept[0].comma == cst.MaybeSentinel.DEFAULT:
             kept = [kept[0].with_changes(comma=cst.Comma())]
-        lpar, rpar = updated_node.lpar, updated_node.rpar
-        if not kept and not lpar:
+        if lpar:
+            lpar[-1] = lpar[-1].with_changes(whitespace_after=opening)
+            rpar[0] = rpar[0].with_changes(whitespace_before=closing)
+        elif not kept:
             lpar, rpar = [cst.LeftParen()], [cst.RightParen()]
-        return updated_node.with_changes(elements=kept, lpar=lpar, rpar=rpar)
+        return node.with_changes(elements=kept, lpar=lpar, rpar=rpar)
 
-    def _kept(self, elements: Sequence[cst.BaseElement]) -> list[cst.BaseElement]:
-        kept = [
-            e
-            for e in elements
-            if not (
-                isinstance(e.value, cst.SimpleString | cst.ConcatenatedString)
-                and e.value.evaluated_value in self._gone
-            )
-        ]
-        if kept and len(kept) < len(elements):
-            kept[-1] = kept[-1].with_changes(comma=elements[-1].comma)
-        return kept
+    def _is_gone(self, element: cst.BaseElement) -> bool:
+        return (
+            isinstance(element.value, cst.SimpleString | cst.ConcatenatedString)
+            and element.value.evaluated_value in self._gone
+        )
 
 
 def without_exports(text: str, gone: set[str], what: str) -> str:

@@ -137,8 +137,11 @@ def available() -> bool:
     return hasattr(select, "poll")
 
 
-def fork(serve: Callable[[Channel], None]) -> Child:
+def fork(serve: Callable[[Channel], None], *, streams: bool = False) -> Child:
     """A copy of this process, in which `serve` runs; it has everything that is loaded here.
+
+    Args:
+        streams: it keeps the standard streams. Else they are empty, and what it writes is lost.
 
     Threads are not copied. Those of NumPy know what a fork is; those of sessions of ONNX Runtime
     wait for work with no lock held, and the copy neither uses nor frees such sessions.
@@ -160,7 +163,7 @@ def fork(serve: Callable[[Channel], None]) -> Child:
         try:
             os.close(ours_in)
             os.close(ours_out)
-            _settle()
+            _settle(streams)
             serve(Channel(theirs_in, theirs_out))
         except BaseException:
             os._exit(1)
@@ -171,13 +174,15 @@ def fork(serve: Callable[[Channel], None]) -> Child:
     return Child(Channel(ours_in, ours_out), pid)
 
 
-def _settle() -> None:
-    """Make a copy harmless: no terminal, no cleaning up of what is not its own."""
+def _settle(streams: bool = False) -> None:
+    """Make a copy harmless: no cleaning up of what is not its own, no terminal but on request."""
     gc.freeze()  # a session that is garbage here has threads to be joined that are not here
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # of the terminal; the parent ends this process
     if "faulthandler" in sys.modules:
         sys.modules["faulthandler"].disable()
+    if streams:
+        return
     null = os.open(os.devnull, os.O_RDWR)
     for fd in (0, 1, 2):
         os.dup2(null, fd)

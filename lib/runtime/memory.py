@@ -14,6 +14,7 @@ from ..errors import EnvironmentProblem
 from ..package.package import Package
 
 F32 = 4
+SHORTER = "a smaller --size, fewer pixels or a shorter prompt"
 ARENA = 1.4
 """ONNX Runtime's arena grows in steps and holds freed blocks."""
 ITEM = {"float32": 4, "float16": 2, "bfloat16": 2, "int64": 8}
@@ -44,9 +45,9 @@ class Phase:
         return sum(self.weights.values()) + int(ARENA * largest) + self.cache + self.other
 
 
-def loaded_nbytes(package: Package, component: str, device: str, low_memory: bool) -> int:
-    """Bytes of a loaded component. On CPU float32 matrices are repacked into memory, 16-bit ones
-    widened; with `low_memory` float32 files stay mapped and cost nothing that counts."""
+def loaded_nbytes(package: Package, component: str, device: str, repacked: bool) -> int:
+    """Bytes of a loaded component. On CPU float32 files stay mapped and cost nothing that counts,
+    unless they are `repacked` into memory; 16-bit weights are widened there."""
     entry = package.manifest["components"].get(component, {})
     stored = sum(_size(package.root / f) for f in entry.get("data", []))
     if "data_nbytes" in entry:  # files that hold tensors of others too
@@ -54,7 +55,7 @@ def loaded_nbytes(package: Package, component: str, device: str, low_memory: boo
     if device != "cpu":
         return stored
     if entry.get("weight_dtype") == "float32":
-        return 0 if low_memory else stored
+        return stored if repacked else 0
     return 2 * stored
 
 
@@ -62,8 +63,7 @@ def check(
     phases: list[Phase],
     device: tuple[str, int],
     *,
-    low_memory: bool,
-    shorter: str = "a smaller --size, fewer pixels or a shorter prompt",
+    shorter: str = SHORTER,
 ) -> None:
     """Refuse a run that cannot fit, before anything is loaded.
 
@@ -75,15 +75,11 @@ def check(
     there = available(device)
     for phase in phases:
         if there is not None and phase.peak > there:
-            hint = shorter
-            without = phase.peak - sum(phase.weights.values())
-            if not low_memory and device[0] == "cpu" and without <= there:
-                hint = "--low-memory keeps the weights on disk"
             raise EnvironmentProblem(
                 f"{phase.name}: memory on {device[0]}, bytes",
                 found=f"{there:,} available",
                 expected=f"about {phase.peak:,}",
-                hint=hint,
+                hint=shorter,
             )
 
 

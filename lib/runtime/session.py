@@ -9,7 +9,7 @@ import ctypes
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -75,15 +75,17 @@ class Settings:
     Attributes:
         device: (`cpu` or `cuda`, index).
         threads: CPU threads of an operator; 0 takes all cores.
-        low_memory: weights stay memory-mapped in the package's files instead of being repacked into
-            memory (docs/architecture.md, "Linear layers"); long prompts are slower for it.
+        low_memory: float32 weights stay memory-mapped in the package's files however often they are
+            used (`Sessions` says when they else would not).
         placed: the session remembers which provider runs which node, see `Session.placement`.
+        note: told what a user may want to know.
     """
 
     device: tuple[str, int] = ("cpu", 0)
     threads: int = 0
     low_memory: bool = False
     placed: bool = False
+    note: Callable[[str], None] = lambda text: None
 
 
 DEFAULT = Settings()
@@ -98,12 +100,18 @@ class Session:
     """
 
     def __init__(
-        self, model: Path | bytes, settings: Settings = DEFAULT, *, name: str | None = None
+        self,
+        model: Path | bytes,
+        settings: Settings = DEFAULT,
+        *,
+        name: str | None = None,
+        repack: bool = False,
     ) -> None:
         """Load a graph from its file, or from the bytes of one without external data.
 
         Args:
             name: how messages call it, for a graph of bytes.
+            repack: rearrange float32 weights into memory; else they stay in their mapped files.
         """
         import onnxruntime as ort
 
@@ -115,7 +123,7 @@ class Session:
         # only what ends the process: errors are raised, and their log lines would be said twice
         options.log_severity_level = 4
         options.intra_op_num_threads = settings.threads
-        if settings.low_memory:
+        if not repack:
             options.add_session_config_entry("session.disable_prepacking", "1")
         if settings.placed:
             options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
@@ -165,6 +173,45 @@ class Session:
         """Inputs that many runs share, checked and put on the device once, as OrtValues."""
         return {k: self._value(k, v) for k, v in feeds.items() if k in self._rules}
 
+    def room(self, name: str, shape: Sequence[int], *, on_host: bool = False) -> Room:
+        """Memory for an output, in its type, its contents arbitrary.
+
+        Args:
+            on_host: in host memory, whatever the device is.
+        """
+        import onnxruntime as ort
+
+        dtype = _DTYPES[self.output_types[name]]
+        if not on_host and not self.on_host:
+            element = ONNX_BF16 if dtype == BF16 else dtype.type
+            device = ort.OrtValue.ortvalue_from_shape_and_type(list(shape), element, *self._device)
+            return Room(device, None)
+        array = np.empty(shape, dtype)
+        return Room(_host_value(array), array)
+
+    def bind(self, feeds: Mapping[str, Any], outputs: Mapping[str, Room]) -> Bound:
+        """The component with its inputs and outputs bound, for a loop that runs it many times.
+
+        Args:
+            feeds: every input declared: arrays or OrtValues; others are left out.
+            outputs: what `room` gave, which each run writes over; other outputs of the component
+                are not computed.
+        Raises:
+            InputError: an input is missing or has another type or shape than declared.
+        """
+        bound = Bound(self, self._session)
+        self._all_there(feeds)
+        for name in self._rules:
+            bound.feed(name, feeds[name])
+        for name, room in outputs.items():
+            bound.give(name, room)
+        return bound
+
+    def _all_there(self, feeds: Mapping[str, Any]) -> None:
+        missing = self._rules.keys() - feeds.keys()
+        if missing:
+            raise InputError(f"{self.path}: input '{min(missing)}' is missing")
+
     def run(
         self,
         feeds: Mapping[str, Any],
@@ -186,9 +233,7 @@ class Session:
         names = outputs or self.outputs
         if isinstance(keep, bool):
             keep = names if keep else ()
-        missing = self._rules.keys() - feeds.keys()
-        if missing:
-            raise InputError(f"{self.path}: input '{min(missing)}' is missing")
+        self._all_there(feeds)
         plain = not keep and all(
             isinstance(feeds[k], np.ndarray) and feeds[k].dtype != BF16 for k in self._rules
         )
@@ -242,15 +287,73 @@ class Session:
 
         self._checked(name, value)
         if value.dtype == BF16:
-            codes = np.ascontiguousarray(value).view(np.uint16)
-            return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(codes, ONNX_BF16)
+            return _host_value(np.ascontiguousarray(value))
         return ort.OrtValue.ortvalue_from_numpy(value, *self._device)
+
+
+class Room(NamedTuple):
+    """Memory that a session writes an output into.
+
+    Attributes:
+        value: as an OrtValue.
+        array: the same memory as an array; None on a device.
+    """
+
+    value: Any
+    array: np.ndarray | None
+
+
+class Bound:
+    """A session with a place for each input and output, so that a run hands over nothing.
+
+    Handing thirty arrays over anew costs a step of a small picture more than its arithmetic.
+    `Session.bind` makes one.
+    """
+
+    def __init__(self, session: Session, inner: Any) -> None:
+        self._session, self._inner = session, inner
+        self._binding = inner.io_binding()
+
+    def feed(self, name: str, value: Any) -> None:
+        """Give an input this array or OrtValue from now on. On the host an array is not copied:
+        what is written into it later is what later runs read.
+
+        Raises:
+            InputError: an array of another type or shape than declared.
+        """
+        if isinstance(value, np.ndarray):
+            value = self._session.load({name: value})[name]
+        self._binding.bind_ortvalue_input(name, value)
+
+    def give(self, name: str, room: Room) -> None:
+        """Have an output written there from now on."""
+        self._binding.bind_ortvalue_output(name, room.value)
+
+    def run(self) -> None:
+        """Compute the outputs into their places.
+
+        Raises:
+            InputError: the component cannot run, or an output does not fit its place.
+        """
+        try:
+            self._inner.run_with_iobinding(self._binding)
+        except Exception as e:
+            raise explain(e, f"{self._session.path}: cannot run") from e
 
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 FLOATS = (np.dtype(np.float32), np.dtype(np.float16), BF16)
 ONNX_BF16 = 16
 """`TensorProto.BFLOAT16`; the enumeration itself would load onnx."""
+
+
+def _host_value(array: np.ndarray) -> Any:
+    """An OrtValue that is the memory of a C-contiguous array."""
+    import onnxruntime as ort
+
+    if array.dtype == BF16:
+        return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(array.view(np.uint16), ONNX_BF16)
+    return ort.OrtValue.ortvalue_from_numpy(array)
 
 
 def to_numpy(value: Any) -> np.ndarray:

@@ -60,22 +60,22 @@ class Trace:
         return {"z": np.stack(self.z), "v": np.stack(self.v)}
 
 
-def velocity(x0: F32, z: F32, t: np.float32, t_eps: float = T_EPS) -> F32:
-    """v = (x0 - z) / max(1 - t, t_eps), float32 throughout.
+def velocity(x0: F32, z: F32, t: np.float32, t_eps: float = T_EPS, out: F32 | None = None) -> F32:
+    """v = (x0 - z) / max(1 - t, t_eps), float32 throughout; in `out` where given.
 
     Source: `t2i_generate` of sensenova_u1.
     """
-    v = x0 - z
+    v = np.subtract(x0, z, out=out)
     v /= np.maximum(np.float32(1) - np.float32(t), np.float32(t_eps))
     return v
 
 
-def advance(z: F32, v: F32, t: np.float32, t_next: np.float32) -> F32:
-    """z + (t_next - t) v, float32 throughout.
+def advance(z: F32, v: F32, t: np.float32, t_next: np.float32, out: F32 | None = None) -> F32:
+    """z + (t_next - t) v, float32 throughout; in `out` where given, which is neither z nor v.
 
     Source: `t2i_generate` of sensenova_u1.
     """
-    out = v * (np.float32(t_next) - np.float32(t))
+    out = np.multiply(v, np.float32(t_next) - np.float32(t), out=out)
     out += z
     return out
 
@@ -86,8 +86,10 @@ class Advanced:
 
     Attributes:
         z, v: the next latent and the combined velocity.
+            They are good until the next step, which may write over them.
         seen: each tensor by its name in messages: (mean square, the tensor). A mean square that is
-            not finite asks for a second look: values above 1e17 overflow it as well.
+            not finite asks for a second look: values above 1e17 overflow it as well. `v` and the x0
+            of `cond` are always there; others may be left out where v would show their NaN.
     """
 
     z: Any
@@ -111,14 +113,19 @@ class Stepper(Protocol):
 
 
 class NumpyStepper:
-    """The step in NumPy, in host memory."""
+    """The step in NumPy, in host memory.
+
+    It allocates with its first step; later ones write over the arrays of those before.
+    """
 
     def __init__(self, g: guide.Guidance, t_eps: float) -> None:
         self._guidance, self._t_eps = g, t_eps
+        self._rooms: dict[str, F32] = {}
 
     def start(self, z: F32) -> F32:
-        """z itself."""
-        return z
+        """A copy of z, since the second step writes over it."""
+        self._rooms.clear()
+        return z.copy()
 
     def host(self, value: F32) -> F32:
         """The array itself."""
@@ -141,12 +148,23 @@ class NumpyStepper:
                 )
         # overflow is refused by name afterwards; NumPy's warning would only come before it
         with np.errstate(over="ignore", invalid="ignore"):
-            velocities = {n: velocity(x, z, t, self._t_eps) for n, x in x0.items()}
-            v = guide.combine(self._guidance, velocities, t, index)
-            z_next = advance(z, v, t, t_next)
-            tensors = {**{f"x0 of branch {n}": x for n, x in x0.items()}, "v": v, "z": z_next}
-            seen = {k: (_mean_square(x), x) for k, x in tensors.items()}
-        return Advanced(z_next, v, seen)
+            speeds = {n: velocity(x, z, t, self._t_eps, self._room(n, z)) for n, x in x0.items()}
+            out = self._room("combined", z)
+            v = guide.combine(self._guidance, speeds, t, index, out)
+            z_next = advance(z, v, t, t_next, self._room("z", z))
+            self._rooms["z"] = z
+            # a NaN or an infinity of another x0, or of z, is one of v too, unless v was set to zero
+            seen = {"x0 of branch cond": x0["cond"], "v": v}
+            squares = {name: _mean_square(x) for name, x in seen.items()}
+            if not squares["v"] or not all(map(math.isfinite, squares.values())):
+                seen = {**{f"x0 of branch {n}": x for n, x in x0.items()}, "v": v, "z": z_next}
+                squares = {name: _mean_square(x) for name, x in seen.items()}
+        return Advanced(z_next, v, {name: (squares[name], x) for name, x in seen.items()})
+
+    def _room(self, name: str, like: F32) -> F32:
+        if name not in self._rooms:
+            self._rooms[name] = np.empty_like(like)
+        return self._rooms[name]
 
 
 def sample(

@@ -116,13 +116,17 @@ def _guided_branches(g: Guidance) -> tuple[str, ...]:
     return ("cond", "img_cond", "uncond")
 
 
-def combine(g: Guidance, v: Mapping[str, F32], t: Any, step: int) -> F32:
+def combine(g: Guidance, v: Mapping[str, F32], t: Any, step: int, out: F32 | None = None) -> F32:
     """The velocity of a step from those of its branches.
 
     Args:
         v: one float32 [B, 3, H, W] for each name of `branches_at(g, t)`; others are ignored.
         t: time of the step, float32.
         step: 0-based index; `cfg_zero_star` returns zero at step 0.
+        out: room for the result, none of v's arrays. With it nothing of that size is allocated, and
+            the arrays of branches other than `cond` may be overwritten.
+    Returns:
+        the array of `cond` where the step is not guided, else a new one or `out`.
     Source: `t2i_generate`, `it2i_generate`, `interleave_gen` of sensenova_u1.
     """
     c = v["cond"]
@@ -131,61 +135,71 @@ def combine(g: Guidance, v: Mapping[str, F32], t: Any, step: int) -> F32:
         if not on:
             return c
         if g.norm == "cfg_zero_star":
-            return zero_star(c, v["uncond"], g.cfg, step)
-        return normalise(g, plain(c, v["uncond"], g.cfg), c)
-    out = c
-    if on:
-        out = edit(g, v)
+            return zero_star(c, v["uncond"], g.cfg, step, out)
+        return normalise(g, plain(c, v["uncond"], g.cfg, out), c, out)
+    made = edit(g, v, out) if on else c
     # Written without brackets in the source of interleaved runs, so that cfg > 1 alone switches the
     # norm on; on an unguided step v is c then and the factor is 1 up to 1e-8.
     if g.task == "interleave":
         norm_on = g.cfg > 1 or (g.img_cfg > 1 and on)
     else:
         norm_on = (g.cfg > 1 or g.img_cfg > 1) and on
-    return normalise(g, out, c) if norm_on else out
+    return normalise(g, made, c, out) if norm_on else made
 
 
-def plain(towards: F32, base: F32, scale: float) -> F32:
+def plain(towards: F32, base: F32, scale: float, out: F32 | None = None) -> F32:
     """base + scale (towards - base), float32."""
-    out = towards - base
+    out = np.subtract(towards, base, out=out)
     out *= np.float32(scale)
     out += base
     return out
 
 
-def edit(g: Guidance, v: Mapping[str, F32]) -> F32:
+def edit(g: Guidance, v: Mapping[str, F32], out: F32 | None = None) -> F32:
     """Two-scale combination of edit and interleaved runs; the first row that fits.
 
     img = 1: i + cfg (c - i). cfg = img: u + cfg (c - u). Else: u + cfg (c - i) + img (i - u).
+    With `out`, i may be overwritten.
     Source: `it2i_generate` of sensenova_u1.
     """
     c = v["cond"]
     if g.cfg == 1 and g.img_cfg == 1:
         return c
     if g.img_cfg == 1:
-        return plain(c, v["img_cond"], g.cfg)
+        return plain(c, v["img_cond"], g.cfg, out)
     u = v["uncond"]
     if g.cfg == g.img_cfg:
-        return plain(c, u, g.cfg)
+        return plain(c, u, g.cfg, out)
     i = v["img_cond"]
-    return u + np.float32(g.cfg) * (c - i) + np.float32(g.img_cfg) * (i - u)
+    spare = None if out is None else i
+    out = np.subtract(c, i, out=out)
+    out *= np.float32(g.cfg)
+    out += u
+    towards = np.subtract(i, u, out=spare)
+    towards *= np.float32(g.img_cfg)
+    out += towards
+    return out
 
 
-def zero_star(c: F32, u: F32, cfg: float, step: int) -> F32:
+def zero_star(c: F32, u: F32, cfg: float, step: int, out: F32 | None = None) -> F32:
     """a u + cfg (c - a u), a = <c, u> / (||u||^2 + 1e-8) for each sample; zero at step 0.
 
+    With `out`, u is overwritten.
     Source: `t2i_generate` of sensenova_u1; CFG-Zero*, Fan et al. (2025).
     """
     if step == 0:
-        return np.zeros_like(c)
+        if out is None:
+            return np.zeros_like(c)
+        out.fill(0)
+        return out
     dot = np.einsum("bchw,bchw->b", c, u, dtype=np.float64).astype(np.float32)
     square = np.einsum("bchw,bchw->b", u, u, dtype=np.float64).astype(np.float32)
     a = (dot / (square + EPS))[:, None, None, None]
-    au = a * u
-    return plain(c, au, cfg)
+    au = np.multiply(a, u, out=None if out is None else u)
+    return plain(c, au, cfg, out)
 
 
-def normalise(g: Guidance, v: F32, c: F32) -> F32:
+def normalise(g: Guidance, v: F32, c: F32, out: F32 | None = None) -> F32:
     """v r, r = clamp(||c|| / (||v|| + 1e-8), 0, 1).
 
     `global`: one norm a sample. `channel`: one norm a token, over its 3 F F values, that is one
@@ -198,7 +212,7 @@ def normalise(g: Guidance, v: F32, c: F32) -> F32:
         return v
     if g.norm == "global":
         r = _ratio(_norm(c, "bchw,bchw->b"), _norm(v, "bchw,bchw->b"))
-        return v * r[:, None, None, None]
+        return np.multiply(v, r[:, None, None, None], out=out)
     B, C, H, W = v.shape
     F = g.tile
     if H % F or W % F:
@@ -207,7 +221,8 @@ def normalise(g: Guidance, v: F32, c: F32) -> F32:
     vt, ct = v.reshape(tiles), c.reshape(tiles)
     sums = "bcipjq,bcipjq->bij"
     r = _ratio(_norm(ct, sums), _norm(vt, sums))  # [B, th, tw]
-    return (vt * r[:, None, :, None, :, None]).reshape(v.shape)
+    into = None if out is None else out.reshape(tiles)
+    return np.multiply(vt, r[:, None, :, None, :, None], out=into).reshape(v.shape)
 
 
 def _norm(x: F32, sums: str) -> F32:

@@ -211,6 +211,7 @@ def render(job: dict[str, Any]) -> str:
 
 
 def main() -> None:
+    """Read a job from standard input, render it within its limits, write the answer."""
     job = json.load(sys.stdin)
     sys.path.append(job["packages"])
     import minijinja

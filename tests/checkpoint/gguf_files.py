@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from contextlib import nullcontext
 from math import prod
 from typing import Any, NamedTuple
+
+from ntool.lib.checkpoint.gguf_header import gguf_header_of
+from ntool.lib.checkpoint.gguf_values import GgufHeader
+
+from .header_files import InMemory
 
 CODES = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "B", 10: "Q", 11: "q", 12: "d"}
 U8, U32, F32, BOOL, STRING, ARRAY, U64 = 0, 4, 6, 7, 8, 9, 10
@@ -85,3 +91,13 @@ class Maker:
 LITTLE, BIG = Maker("<"), Maker(">")
 ARCH = LITTLE.pair("general.architecture", STRING, "llama")
 A = T("a", (4,))
+
+
+def read(raw: bytes, **options: Any) -> GgufHeader:
+    return gguf_header_of(nullcontext(InMemory(raw)), "f.gguf", **options)
+
+
+def found(header: GgufHeader, severity: str = "error") -> list[str]:
+    chosen = [p for p in header.problems if p.severity == severity]
+    assert all(p.malformed == (severity == "error") for p in chosen)
+    return [p.code for p in chosen]

@@ -74,7 +74,9 @@ def test_a_token_is_not_shown(ntool: Run, monkeypatch: pytest.MonkeyPatch) -> No
 def test_little_room_is_a_hint_and_no_failure(ntool: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "LITTLE_MEMORY", 1 << 60)
     found = facts(ntool("doctor"))
-    assert found["available"]["ok"] is None and "--low-memory" in str(found["available"]["hint"])
+    assert found["available"]["ok"] is None and "stay in their files" in str(
+        found["available"]["hint"]
+    )
 
 
 def test_libraries_are_looked_for_where_there_is_a_device(

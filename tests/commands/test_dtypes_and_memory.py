@@ -155,13 +155,26 @@ def test_the_plan_says_what_a_run_needs(demo_package, tmp_path, ntool) -> None:
 def test_a_run_that_cannot_fit_is_refused_before_it_starts(
     demo_package, tmp_path, ntool, monkeypatch
 ) -> None:
-    monkeypatch.setattr(memory, "available", lambda device: 10_000_000)
     options = ["--prompt", "x", "-o", tmp_path / "p.png"]
-    done = ntool("sample-image", demo_package, *options, code=6)
-    assert "10,000,000 available" in done.err and "--low-memory" in done.err
     monkeypatch.setattr(memory, "available", lambda device: 1_000_000)
+    done = ntool("sample-image", demo_package, *options, code=6)
+    assert "1,000,000 available" in done.err and "smaller --size" in done.err
+    monkeypatch.setattr(memory, "available", lambda device: 10_000)
     assert "memory" in ntool("run-prefill", demo_package, "--prompt", "x", code=6).err
     ntool("sample-image", demo_package, *options, "--plan")  # the plan itself is not refused
+
+
+def test_memory_too_short_for_rearranged_weights_is_enough(
+    demo_package, tmp_path, ntool, monkeypatch
+) -> None:
+    options = ["--prompt", "x", "-o", tmp_path / "p.png", "--steps", 32]
+    peak = ntool("sample-image", demo_package, *options, "--plan").of("summary")[0]["peak"]
+    monkeypatch.setattr(memory, "available", lambda device: peak - 1)
+    done = ntool("sample-image", demo_package, *options)
+    assert "they stay in their files" in done.err
+    monkeypatch.setattr(memory, "available", lambda device: peak)
+    options[3] = tmp_path / "q.png"
+    assert "in their files" not in ntool("sample-image", demo_package, *options).err
 
 
 def test_sizes_beyond_all_memory_are_refused_at_once(demo_package, tmp_path, ntool) -> None:

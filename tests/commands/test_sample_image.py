@@ -11,6 +11,7 @@ import pytest
 from PIL import Image
 from safetensors.numpy import load_file, save_file
 
+from ntool.lib.families.neo_chat import preview
 from ntool.lib.sampling.image import read_png_recipe, to_uint8
 
 from ..conftest import run_ntool
@@ -109,11 +110,10 @@ def test_standard_output_takes_the_picture_alone(demo_package, tmp_path, ntool) 
     import subprocess
     import sys
 
-    ntool("sample-image", demo_package, "--prompt", PROMPT, "-o", tmp_path / "a.png")
+    options = ["--prompt", PROMPT, "--threads", "1"]  # the order of a sum depends on their number
+    ntool("sample-image", demo_package, *options, "-o", tmp_path / "a.png")
     command = [sys.executable, "-m", "ntool", "sample-image", str(demo_package)]
-    done = subprocess.run(
-        [*command, "--prompt", PROMPT, "-o", "-"], capture_output=True, check=True
-    )
+    done = subprocess.run([*command, *options, "-o", "-"], capture_output=True, check=True)
     assert done.stdout == (tmp_path / "a.png").read_bytes()
 
 
@@ -315,3 +315,51 @@ def test_z_beyond_float32_is_refused_without_a_warning(demo_package, tmp_path) -
     options = ["--prompt", "x", "--latent", tmp_path / "z", "-o", tmp_path / "p.png", "-q"]
     done = run_ntool("sample-image", demo_package, *options)
     assert done.code == 3 and done.err.count("\n") <= 2, done.err
+
+
+def test_previews_are_the_prediction_of_the_step(demo_package: Path, tmp_path: Path, ntool) -> None:
+    out, shown, trace = tmp_path / "p.png", tmp_path / "shown.png", tmp_path / "t.safetensors"
+    options = ["--prompt", PROMPT, "--cfg", 1, "--steps", 6, "--trace", trace, "--preview", shown]
+    done = ntool("sample-image", demo_package, *options, "-o", out, "--preview-every", 4)
+    assert [f["role"] for f in done.of("file")] == ["picture", "preview", "trace"]
+    a = load_file(trace)
+    # without guidance v = (x0 - z) / max(1 - t, t_eps); the last step's is shown at the end
+    x0 = a["z"][-2] + a["v"][-1] * max(1 - a["t"][-2], np.float32(0.02))
+    off = np.abs(np.asarray(Image.open(shown)).astype(int) - to_uint8(x0[None]).astype(int))
+    assert off.max() <= 1
+    assert read_png_recipe(shown) is None  # it is no result
+
+
+def test_when_previews_are_written(demo_package: Path, tmp_path: Path, ntool, monkeypatch) -> None:
+    steps: list[int] = []
+    write = preview.write_png
+
+    def watched(path, picture):
+        assert picture.shape == (128, 128, 3)
+        steps.append(len(steps))
+        write(path, picture)
+
+    monkeypatch.setattr(preview, "write_png", watched)
+    options = ["--prompt", PROMPT, "-o", tmp_path / "p.png", "--preview", tmp_path / "v.png"]
+    for asked, count, written in (([], 12, 3), (["--preview-every", 3], 9, 3)):
+        steps.clear()
+        ntool("sample-image", demo_package, *options, "--steps", count, *asked)
+        assert len(steps) == written
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--preview-every", 3], "--preview-every without --preview"),
+        (["--preview", "-"], "--preview -"),
+        (["--preview", "same.png"], "same.png"),
+        (["--preview", "v.png", "--preview-every", 0], "--preview-every"),
+    ],
+)
+def test_previews_that_cannot_be(
+    demo_package: Path, tmp_path: Path, ntool, monkeypatch, options: list[object], words: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    base = ["sample-image", demo_package, "--prompt", PROMPT, "-o", "same.png"]
+    assert words in ntool(*base, *options, code=2).err
+    assert not list(tmp_path.glob("*.png"))

@@ -134,3 +134,15 @@ def scaled(headers: Headers, suffix: str, block: tuple[int, int]) -> Headers:
         base = name.removesuffix("weight") if suffix[0] not in "._" else name
         out[base + suffix] = "F32", grid
     return out
+
+
+GROUP = "model.layers.0.mlp.experts"
+OTHER = "model.layers.1.mlp.experts"
+SIZES = Sizes()
+BLOCKS = {"quantization_config": {"weight_block_size": [4, 4]}}
+
+
+def without(headers: Headers, *parts: str) -> Headers:
+    kept = {n: t for n, t in headers.items() if not any(p in n for p in parts)}
+    assert len(kept) < len(headers)
+    return kept

@@ -16,6 +16,12 @@ from ..conftest import DATA, Ended
 
 REFERENCE = DATA / "patchgen"
 MINI = "fixkit/models/mini"
+ALL, MODEL = (
+    "fixkit.models.mini.mini_all_patch_gen_config",
+    f"{MINI}/mini_model_patch_gen_config.py",
+)
+DANGLING = "fixkit.models.hazards.dangling_patch_gen_config"
+OUT = "kit/generated/out.py"
 SETTINGS = """\
 [tool.ntool.patchgen]
 search_root = "kit"
@@ -87,3 +93,12 @@ def findings(folder: Path, *options: str) -> list[dict]:
 def codes(folder: Path, *options: str) -> list[tuple[str, str]]:
     """(code, name) of the findings."""
     return [(f["code"], f["name"]) for f in findings(folder, *options)]
+
+
+def body(text: str) -> str:
+    """A generated module without its header."""
+    return text.split("=\n\n", 1)[1]
+
+
+def tree(root: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(root)): p.read_bytes() for p in root.rglob("*") if p.is_file()}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import stat
 import sys
 from pathlib import Path
 
@@ -15,38 +14,9 @@ from ntool.lib.patchgen import output
 from ntool.lib.patchgen.output import write_all
 
 from ..conftest import run_ntool
-from .projects import MINI, copy_project, make_project, patchgen
+from .projects import ALL, DANGLING, MINI, MODEL, OUT, make_project, patchgen, tree
 
 MODULE = f"{MINI}/generated/patched_mini_all.py"
-ALL, MODEL = (
-    "fixkit.models.mini.mini_all_patch_gen_config",
-    f"{MINI}/mini_model_patch_gen_config.py",
-)
-DANGLING = "fixkit.models.hazards.dangling_patch_gen_config"
-OUT = "kit/generated/out.py"
-
-
-def settings(root: Path, *lines: str) -> None:
-    path = root / "pyproject.toml"
-    path.write_text(path.read_text() + "".join(f"{line}\n" for line in lines))
-
-
-@pytest.fixture
-def project(tmp_path: Path) -> Path:
-    return copy_project(tmp_path)
-
-
-@pytest.fixture
-def small(tmp_path: Path) -> Path:
-    return make_project(
-        tmp_path / "p",
-        "import os\ndef f(x):\n    return os\n",
-        '@config.replace_function("f")\ndef g(x):\n    return 1\n',
-    )
-
-
-def tree(root: Path) -> dict[str, bytes]:
-    return {str(p.relative_to(root)): p.read_bytes() for p in root.rglob("*") if p.is_file()}
 
 
 def test_generate_twice_and_check(project: Path) -> None:
@@ -79,43 +49,6 @@ def test_findings_of_a_filter_go_to_standard_error(project: Path) -> None:
         done = patchgen("generate", DANGLING, "--stdout", "--allow-findings", *option, cwd=project)
         (record,) = map(json.loads, done.err.splitlines())
         assert done.code == 1 and record["code"] == "dangling-name" and "class MiniNorm" in done.out
-
-
-def test_findings_that_are_allowed(project: Path) -> None:
-    for allowed in ("dangling-name", "dangling-name:MiniExtra"):
-        done = patchgen("generate", DANGLING, "--dry-run", "--allow", allowed, cwd=project)
-        (found,) = done.of("problem")
-        assert done.code == 0 and found["severity"] == "info" and "(allowed)" in found["message"]
-    for other in ("dangling-name:Other", "drift"):
-        assert patchgen("generate", DANGLING, "--dry-run", "--allow", other, cwd=project).code == 1
-    settings(project, 'allow = ["dangling-name:MiniExtra"]')
-    assert patchgen("generate", DANGLING, cwd=project).code == 0
-    assert patchgen("check", DANGLING, cwd=project).code == 0
-
-
-def test_a_duplicate_may_be_meant(tmp_path: Path) -> None:
-    config = "".join(
-        f'@config.replace_function("f")\ndef g{n}():\n    return {n}\n' for n in (1, 2)
-    )
-    root = make_project(tmp_path / "p", "def f():\n    return 0\n", config)
-    assert patchgen("generate", cwd=root).code == 1
-    done = patchgen("generate", "--allow-duplicate", cwd=root)
-    assert done.code == 0 and "return 2" in (root / OUT).read_text()
-    assert patchgen("check", "--allow-duplicate", cwd=root).code == 0
-
-
-def test_written_in_spite_of_findings(project: Path) -> None:
-    done = patchgen("generate", DANGLING, "--allow-findings", cwd=project)
-    assert done.code == 1 and len(done.of("file")) == 1
-    done = patchgen("check", DANGLING, cwd=project)
-    assert done.code == 1 and [p["code"] for p in done.of("problem")] == ["dangling-name"]
-    (project / done.of("problem")[0]["file"]).touch()
-    path = project / "fixkit/models/hazards/generated/patched_dangling.py"
-    path.write_text("x = 1\n")
-    assert patchgen("check", DANGLING, "--fix", cwd=project).code == 1
-    assert path.read_text() == "x = 1\n", "what generate does not write, --fix does not either"
-    patchgen("check", DANGLING, "--fix", "--allow-findings", cwd=project)
-    assert "class MiniNorm" in path.read_text()
 
 
 def test_what_check_says_of_a_difference(small: Path) -> None:
@@ -256,110 +189,6 @@ def test_static_gives_the_same_bytes(project: Path) -> None:
         run = patchgen("generate", config, "--stdout", cwd=project)
         read = patchgen("generate", config, "--stdout", "--static", cwd=project)
         assert (read.code, read.out) == (run.code, run.out)
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["generate", "--stdout"],
-        ["generate", ALL, MODEL, "--stdout"],
-        ["generate", ALL, "--stdout", "-o", "x"],
-        ["generate", "--set", "target=x"],
-        ["generate", "--set", "source=no/such/folder"],
-        ["generate", "--allow", "no-such-code"],
-        ["check", "--output", "x"],
-        ["nonsense"],
-        [],
-    ],
-)
-def test_wrong_use(arguments: list[str], project: Path) -> None:
-    before = tree(project)
-    done = patchgen(*arguments, cwd=project)
-    assert done.code == 2 and done.err
-    assert tree(project) == before
-
-
-@pytest.mark.parametrize(
-    "line",
-    ["search_root = 1", 'package_prefix = "a-b"', 'search_root = ""', 'formatter = "ruff"',
-     "shim_modules = [1]", 'search_root = "no/such"', "[["],
-)  # fmt: skip
-def test_wrong_settings(line: str, small: Path) -> None:
-    text = (small / "pyproject.toml").read_text()
-    key = line.partition(" ")[0]
-    kept = "".join(x + "\n" for x in text.splitlines() if not x.startswith(key))
-    (small / "pyproject.toml").write_text(kept + line + "\n")
-    for command in ("generate", "check", "list"):
-        assert patchgen(command, cwd=small).code == 2
-
-
-def test_the_nearest_table_counts_and_ours_first(small: Path) -> None:
-    settings(small, "[tool.patchgen]", 'search_root = "elsewhere"', 'package_prefix = "x"')
-    inner = small / "kit" / "deep"
-    inner.mkdir()
-    (inner / "pyproject.toml").write_text("[project]\nname = 'without a table'\n")
-    done = patchgen("list", cwd=inner)
-    assert [r["values"]["config"] for r in done.of("config")] == ["kit.one_patch_gen_config"]
-
-
-UPPER = """\
-import sys
-if sys.argv[1:] == ["--version"]:
-    print("upper 1.0\\nmore")
-    sys.exit(0)
-text = sys.stdin.read()
-if sys.argv[1].endswith("kit/generated/out.py"):
-    text = text.replace("return 1", "return (1)")
-if "FAIL" in text:
-    print("cannot format", file=sys.stderr)
-    sys.exit(2)
-sys.stdout.write(text)
-"""
-
-
-@pytest.fixture
-def formatter(small: Path) -> Path:
-    """A formatter whose rule is tied to the path of the generated module."""
-    program = small / "upper"
-    program.write_text(f"#!{sys.executable}\n{UPPER}")
-    program.chmod(program.stat().st_mode | stat.S_IXUSR)
-    settings(small, 'formatter = ["./upper", "{path}"]')
-    return small
-
-
-def test_the_formatter_is_a_filter_that_knows_the_final_path(formatter: Path) -> None:
-    assert patchgen("generate", "--diff", cwd=formatter).code == 0
-    text = (formatter / OUT).read_text()
-    assert "return (1)" in text and "# Formatter: upper 1.0\n" in text
-    assert "+    return (1)" in (formatter / OUT.replace(".py", ".diff")).read_text()
-    for _ in range(2):
-        assert patchgen("check", "--diff", cwd=formatter / "kit").code == 0
-        assert patchgen("check", "--fix", cwd=formatter).of("file") == []
-        assert patchgen("generate", cwd=formatter).of("file")[0]["state"] == "unchanged"
-
-
-def test_another_formatter_is_told_apart_from_drift(formatter: Path) -> None:
-    patchgen("generate", cwd=formatter)
-    program = formatter / "upper"
-    program.write_text(program.read_text().replace("1.0", "2.0").replace("(1)", "((1))"))
-    done = patchgen("check", cwd=formatter)
-    (found,) = done.of("problem")
-    assert (done.code, found["code"]) == (1, "formatter-changed")
-    assert found["message"].startswith("written with formatter upper 1.0, now upper 2.0: differs")
-    assert patchgen("check", "--fix", cwd=formatter).code == 0
-    (formatter / OUT).write_text((formatter / OUT).read_text() + "x = 1\n")
-    assert [p["code"] for p in patchgen("check", cwd=formatter).of("problem")] == ["drift"]
-
-
-def test_a_formatter_that_fails(formatter: Path) -> None:
-    config = formatter / "kit/one_patch_gen_config.py"
-    config.write_text(config.read_text().replace("return 1", "return 'FAIL'"))
-    done = patchgen("generate", cwd=formatter)
-    assert done.code == 6 and "formatter './upper': exit code 2 (cannot format)" in done.err
-    assert not (formatter / OUT).exists()
-    (formatter / "upper").unlink()
-    done = patchgen("generate", cwd=formatter)
-    assert done.code == 6 and "formatter './upper': cannot be run" in done.err
 
 
 def test_both_files_or_none(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -222,6 +222,31 @@ def test_a_method_that_the_source_gained(tmp_path: Path) -> None:
     ]
 
 
+def test_a_method_under_a_condition(tmp_path: Path) -> None:
+    """It cannot be patched, and is not taken for one that the patch adds."""
+    under = "class Gate:\n    if flag:\n        def forward(self, values): return 1\n"
+    words = "method forward of Gate is defined under a condition"
+    file = tmp_path / "one_patch_gen_config.py"
+    file.write_text(HEAD + '@config.override_method("Gate.forward")\ndef f(self, values): ...\n')
+    plan, _ = static.load(Found(file, "one_patch_gen_config"), [tmp_path]).plan("config")
+    assert plan is not None
+    for old in (under, GATE):
+        (tmp_path / "old.py").write_text(old)
+        (tmp_path / "new.py").write_text(under)
+        versions = [contract.version_below(tmp_path / f"{v}.py", "kit.m") for v in ("old", "new")]
+        findings = contract.compare(plan, *versions)
+        assert [(f.code, f.message) for f in findings] == [("target-missing", words)]
+
+
+def test_what_messages_say(tmp_path: Path) -> None:
+    was = GATE.replace("values)", "values=None)")
+    findings = compared(tmp_path, was, GATE.replace("def", "async def"))
+    assert [f.message for f in findings] == [
+        "was a function, is an async function",
+        "default of values was None, is none",
+    ]
+
+
 def test_init_modification_rests_on_init(tmp_path: Path) -> None:
     config = '@config.modify_init("Gate")\ndef init(original_init, self): ...\n'
     old = "class Gate:\n    def __init__(self): ...\n"

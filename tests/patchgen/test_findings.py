@@ -59,6 +59,35 @@ config.patches.append(create_patch_from_external(
 """,
         [("not-applied", n) for n in ("A", "f", "f.m", "f", "A", "A.m")],
     ),
+    "not-applied: under a condition in the class": (
+        """\
+class A:
+    if flag:
+        def m(self): return 1
+    else:
+        def m(self): return 2
+    try:
+        class Inner: pass
+    finally:
+        pass
+    class Plain: pass
+if flag:
+    class B:
+        class Inner: pass
+""",
+        """
+@config.override_method("A.m")
+def m(self): return 3
+@config.override_method("A.Inner.m")
+def im(self): return 3
+@config.override_method("A.Plain")
+def plain(self): return 3
+@config.override_method("B.Inner.m")
+def bm(self): return 3
+config.add_import("flags", names=["flag"])
+""",
+        [("not-applied", n) for n in ("A.m", "A.Inner.m", "A.Plain", "B.Inner.m")],
+    ),
     "shadowed": (
         "class A: pass\nclass B: pass\nclass C: pass\ndef D(): pass\n",
         """
@@ -200,6 +229,50 @@ def f(): return 3
 """,
         [("accessor-split", "f"), ("accessor-split", "A.p")],
     ),
+    "accessor-split: once more under a condition": (
+        """\
+from flags import flag
+class A:
+    def m(self): return 1
+    if flag:
+        def m(self): return 2
+def f(): return 1
+if flag:
+    def f(): return 2
+""",
+        """
+@config.override_method("A.m")
+def m(self): return 3
+@config.replace_function("f")
+def f(): return 3
+""",
+        [("accessor-split", "f"), ("accessor-split", "A.m")],
+    ),
+    "kind-changed": (
+        """\
+class A:
+    async def m(self): return 1
+    def n(self): return 1
+    async def same(self): return 1
+async def f(): return 1
+class C: pass
+""",
+        """
+@config.override_method("A.m")
+def m(self): return 2
+@config.override_method("A.n")
+async def n(self): return 2
+@config.override_method("A.same")
+async def same(self): return 2
+@config.override_method("A.added")
+async def added(self): return 2
+@config.replace_function("f")
+def f(): return 2
+@config.replace_class("C")
+def C(): return 2
+""",
+        [("kind-changed", n) for n in ("A.m", "A.n", "f", "C")],
+    ),
     "signature-narrowed": (
         """\
 class A:
@@ -225,6 +298,7 @@ def f(y): pass
         [
             ("signature-narrowed", "A.m"),
             ("signature-narrowed", "A.n"),
+            ("signature-narrowed", "A.k"),
             ("signature-narrowed", "f"),
         ],
     ),
@@ -301,7 +375,8 @@ def test_finding(name: str, tmp_path: Path) -> None:
 
 def test_every_code_of_a_build_has_a_case() -> None:
     elsewhere = {"map-over-reach", "map-changed-literal"}  # test_name_map.py
-    of_check = {"orphan", "drift", "formatter-changed", "duplicate-output"}  # test_commands.py
+    # in test_commands.py and test_settings.py
+    of_check = {"orphan", "drift", "formatter-changed", "duplicate-output"}
     of_contract = {c for c in CODES if c.endswith("-changed")} - {"formatter-changed"}
     tested = {name.partition(":")[0] for name in CASES}
     left = {*CODES} - tested - elsewhere - of_check - of_contract
@@ -323,11 +398,21 @@ def test_what_the_records_say(tmp_path: Path) -> None:
     found = one("signature-narrowed", tmp_path / "4")
     assert (found["severity"], found["parameters"]) == ("error", ["flag"])
     assert one("signature-narrowed", tmp_path / "5", 1)["severity"] == "info"
+    found = one("signature-narrowed", tmp_path / "24", 2)
+    assert (found["severity"], found["parameters"]) == ("info", ["*args", "**kwargs"])
     assert one("undefined-name", tmp_path / "6")["where"] == ["f"]
     assert one("undefined-name", tmp_path / "7", 1)["severity"] == "info"
     assert one("shadowed", tmp_path / "8")["by"] == "exclude_from_output A"
     assert one("not-applied", tmp_path / "9")["patch_kind"] == "init_modification"
     assert one("accessor-split", tmp_path / "10", 1)["detail"] == "the property has a setter"
+    found = one("kind-changed", tmp_path / "21")
+    assert found["message"] == "the source has an async function, the replacement is a function"
+    found = one("not-applied: under a condition in the class", tmp_path / "22")
+    assert (
+        found["message"] == "A.m is defined under a condition (line 3), not directly in the class"
+    )
+    found = one("accessor-split: once more under a condition", tmp_path / "23", 1)
+    assert found["lines"] == [3, 5]
     assert one("target-missing", tmp_path / "11")["severity"] == "info"
     assert one("undocumented-parameter", tmp_path / "12")["parameters"] == ["extra"]
 

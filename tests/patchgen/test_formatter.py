@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from ntool.lib.errors import EnvironmentProblem, InputError, printable
+from ntool.lib.patchgen import formatter as module
 from ntool.lib.patchgen.formatter import Formatter
 from ntool.lib.patchgen.model import PatchConfig, plan_of
 
@@ -28,6 +29,43 @@ def test_the_answer_is_taken(tmp_path: Path) -> None:
 )
 def test_an_answer_that_is_no_module(code: str, words: str, tmp_path: Path) -> None:
     with pytest.raises(EnvironmentProblem, match=words):
+        formatter(code, tmp_path).format("x = 1\n", tmp_path / "a.py")
+
+
+def test_an_answer_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is not kept: what is read is bounded, by the text or by a size."""
+    assert module.LEAST_OUTPUT == 64 << 20
+    monkeypatch.setattr(module, "LEAST_OUTPUT", 1 << 20)
+    endless = "import sys\nwhile True: sys.stdout.write('x = 1\\n' * 10000)"
+    with pytest.raises(EnvironmentProblem, match="answers with more than 1048576 bytes"):
+        formatter(endless, tmp_path).format("x = 1\n", tmp_path / "a.py")
+    text = f"x = 1  # {'word ' * 22000}\n"
+    twenty = "import sys; sys.stdout.write(sys.stdin.read() * 20)"
+    assert len(formatter(twenty, tmp_path).format(text, tmp_path / "a.py")) == 20 * len(text)
+    with pytest.raises(EnvironmentProblem, match=f"answers with more than {20 * len(text)} bytes"):
+        formatter(twenty.replace("20", "21"), tmp_path).format(text, tmp_path / "a.py")
+
+
+def test_messages_without_end_are_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_SAID", 100)
+    code = "import sys\nfor i in range(10000): print('word', i, file=sys.stderr)\nsys.exit(3)"
+    with pytest.raises(EnvironmentProblem, match=r"exit code 3 \(word 9999\)"):
+        formatter(code, tmp_path).format("x = 1\n", tmp_path / "a.py")
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import time; time.sleep(60)",
+        "import os, time; os.close(1); os.close(2); time.sleep(60)",
+        "import subprocess as s, sys\nc = 'import time; time.sleep(5)'"
+        "\ns.Popen([sys.executable, '-c', c])",
+    ],
+)
+def test_no_answer(code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor one from what it started, which keeps its output open."""
+    monkeypatch.setattr(module, "SECONDS", 0.5)
+    with pytest.raises(EnvironmentProblem, match=r"no answer in 0\.5 s"):
         formatter(code, tmp_path).format("x = 1\n", tmp_path / "a.py")
 
 

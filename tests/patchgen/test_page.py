@@ -55,6 +55,20 @@ def test_every_method_of_a_config_has_its_row() -> None:
     assert set(re.findall(r"`(\w+)`", lists)) < fields
 
 
+def test_methods_are_called_as_the_page_says() -> None:
+    words = [w for row in rows("Configs") for w in row if "(" in w and "..." not in w]
+    assert len(words) == 8
+    for word in words:
+        name, _, inside = word.removesuffix(")").partition("(")
+        method = getattr(PatchConfig, name)
+        said = [part.strip() for part in inside.split(",")]
+        has = list(inspect.signature(method).parameters.values())[1:]
+        spelled = [str(p.replace(annotation=inspect.Parameter.empty)) for p in has]
+        if name == "add_helper":  # `()` too
+            spelled = ["obj"]
+        assert spelled == said, name
+
+
 def test_the_migration_has_five_lines() -> None:
     section = PAGE.split("\n## Migration\n", 1)[1].split("\n## ", 1)[0]
     assert len(re.findall(r"^\d\. ", section, re.M)) == 5

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from .projects import MINI, REFERENCE, copy_project, patchgen
+from .projects import MINI, REFERENCE, copy_project, patchgen, tree
 
 SCENARIOS = json.loads((REFERENCE / "scenarios.json").read_text())["scenarios"]
 CONFIG = f"{MINI}/mini_all_patch_gen_config.py"
@@ -102,11 +102,6 @@ CONTRADICTED = {
     "source-empty-dry-run": 1,
 }
 """Scenarios whose proposed exit code contradicts the rules of findings, which are followed."""
-
-
-def tree(root: Path) -> dict[str, bytes]:
-    files = (p for p in root.rglob("*") if p.is_file())
-    return {str(p.relative_to(root)): p.read_bytes() for p in files}
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda s: s["name"])

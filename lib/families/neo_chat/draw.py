@@ -29,6 +29,7 @@ from . import processor
 from .jobs import Job
 from .memory import Phase
 from .pipeline import Pipeline, Prefix, Recipe
+from .preview import Preview
 from .request import BRANCH_TASKS
 
 RNGS = ("portable", "torch-cpu")
@@ -110,7 +111,9 @@ def recipe(pipeline: Pipeline, task: str, options: dict[str, Any], reference: An
         t_eps=float(values["t_eps"]),
     )
     pipeline.noise_scale(made.width, made.height)
-    made.guidance(pipeline.token_pixels)
+    branches = guidance.branches(made.guidance(pipeline.token_pixels))
+    tokens = (made.width // pipeline.token_pixels) * (made.height // pipeline.token_pixels)
+    pipeline.sessions.expect("image_gen_denoiser", made.steps * len(branches), tokens)
     schedule.timesteps(made.steps, made.shift)
     return made
 
@@ -363,10 +366,11 @@ def run(
     r: Recipe,
     on_step: Callable[[euler.Step], None],
     trace: Path | None = None,
+    preview: Preview | None = None,
 ) -> np.ndarray:
     """Sample one picture; uint8 [H, W, 3]. A trace file gets z, t and v of all steps."""
     kept = euler.Trace() if trace else None
-    z = pipeline.sample(branches, latent.z, latent.scale, r, on_step, kept)
+    z = pipeline.sample(branches, latent.z, latent.scale, r, on_step, kept, preview)
     if trace and kept:
         found = {k: v[:, 0] for k, v in kept.arrays().items()}
         arrays.save(trace, {**found, "t": schedule.timesteps(r.steps, r.shift)}, {})
@@ -381,6 +385,7 @@ def pictures(
     *,
     trace: Path | None = None,
     sheet: Path | None = None,
+    preview: Preview | None = None,
     recipe: bool = True,
 ) -> Iterator[dict[str, Any]]:
     """Draw and write every plan's picture; yields the fields of a `file` record for each file.
@@ -388,6 +393,7 @@ def pictures(
     Args:
         given: the conditional prefix and the prefix files of the other branches, for a prompt.
         sheet: a PNG of all pictures with their prompts below.
+        preview: shows the picture that is being drawn.
         recipe: keep the recipe in each PNG.
     """
     kept: dict[str, Prefix] = {}
@@ -403,7 +409,7 @@ def pictures(
             recipe_text(words)  # a recipe that cannot be stored should not cost a picture
         if index == len(plans) - 1:
             pipeline.release("vision_encoder", "embedding", "decoder")
-        picture = run(pipeline, branches, first, p.recipe, on_step, trace)
+        picture = run(pipeline, branches, first, p.recipe, on_step, trace, preview)
         to_stdout = p.job.output == "-"
         write_png(
             sys.stdout.buffer if to_stdout else p.job.output, picture, words if recipe else None
@@ -413,6 +419,8 @@ def pictures(
             yield {**written(p.job.output, "picture"), "picture": index, **about}
         if sheet is not None:
             shown.append((picture, f"{words.get('prompt', '')} ({p.job.seed})"))
+    if preview is not None:
+        yield written(str(preview.path), "preview")
     if sheet is not None:
         write_png(sheet, contact_sheet([p for p, _ in shown], [c for _, c in shown]))
         yield written(str(sheet), "contact sheet")

@@ -11,15 +11,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...package.package import Package
-from ...runtime.memory import F32, ITEM, Phase, loaded_nbytes
+from ...runtime.memory import F32, ITEM, Phase
+from ...runtime.sessions import Sessions
 
 
 class Sizes:
     """Sizes of a package that the estimates need."""
 
-    def __init__(self, package: Package, low_memory: bool, device: str) -> None:
-        self._package, self._low_memory, self._device = package, low_memory, device
+    def __init__(self, sessions: Sessions) -> None:
+        package = sessions.package
+        self._package, self._sessions = package, sessions
         s: dict[str, Any] = package.manifest["sizes"]
         self.D, self.H, self.KV, self.hd = s["D"], s["H"], s["KV"], s["hd"]
         self.Nl, self.I, self.V = s["Nl"], s["I"], package.manifest["vocab_size"]
@@ -27,8 +28,8 @@ class Sizes:
         self.F: int = package.manifest["workflow"]["positions"]["token_pixels"]
 
     def weights(self, component: str) -> int:
-        """Bytes of a loaded component, see `loaded_nbytes`."""
-        return loaded_nbytes(self._package, component, self._device, self._low_memory)
+        """Bytes of a loaded component, see `Sessions.nbytes`."""
+        return self._sessions.nbytes(component)
 
     def cache(self, tokens: int) -> int:
         """Bytes of keys and values of one branch."""

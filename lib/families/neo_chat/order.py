@@ -14,6 +14,7 @@ from ...sampling.euler import Step
 from . import draw, files, jobs, memory
 from .jobs import Job
 from .pipeline import Pipeline, Prefix
+from .preview import Preview
 from .request import Request, from_options
 
 Row = tuple[str, dict[str, Any]]
@@ -22,6 +23,8 @@ PROMPTS = ("prompt", "prompts", "messages", "query", "prefix")
 """Options of which exactly one says what to draw."""
 TEMPLATE = ("image", "system", "think", "min_pixels", "max_pixels")
 """Options of the prompt's template, which prefix files have behind them."""
+EVERY = 5
+"""Steps from one preview to the next."""
 
 
 @dataclass(frozen=True)
@@ -45,12 +48,14 @@ class Order:
     save_latent: Path | None
     trace: Path | None
     sheet: Path | None
+    preview: Preview | None
     recipe: bool
 
     def outputs(self) -> list[str | Path | None]:
         """Every file to be written; `-` is standard output."""
         pictures: list[str | Path | None] = [job.output for job in self.jobs]
-        return [*pictures, self.sheet, self.trace, self.save_latent]
+        shown = self.preview.path if self.preview else None
+        return [*pictures, self.sheet, self.trace, self.save_latent, shown]
 
     def plans(
         self, pipeline: Pipeline, *, check: bool = True
@@ -117,6 +122,7 @@ class Order:
             on_step,
             trace=self.trace,
             sheet=self.sheet,
+            preview=self.preview,
             recipe=self.recipe,
         )
         if self.trace is not None:
@@ -143,8 +149,12 @@ def read_order(o: Mapping[str, Any]) -> Order:
     options = jobs.options_of(o)
     start = draw.read_latent(o["latent"], options) if o["latent"] is not None else None
     todo = _jobs(o, options)
-    if str(o["sheet"]) == "-":
-        raise UsageProblem("--sheet -", expected="a file name; only -o writes to standard output")
+    for option in ("sheet", "preview"):
+        if str(o[option]) == "-":
+            expected = "a file name; only -o writes to standard output"
+            raise UsageProblem(f"--{option} -", expected=expected)
+    if o["preview_every"] is not None and o["preview"] is None:
+        raise UsageProblem("--preview-every without --preview")
     if len(todo) > 1 and (o["trace"] or o["save_latent"] or o["latent"]):
         raise UsageProblem("--trace, --save-latent and --latent are for a single picture")
     order = Order(
@@ -157,6 +167,7 @@ def read_order(o: Mapping[str, Any]) -> Order:
         save_latent=o["save_latent"],
         trace=o["trace"],
         sheet=o["sheet"],
+        preview=Preview(o["preview"], o["preview_every"] or EVERY) if o["preview"] else None,
         recipe=not o["no_metadata"],
     )
     files.check(order.outputs(), o, [job.request for job in todo])

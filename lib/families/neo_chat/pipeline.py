@@ -16,8 +16,9 @@ import numpy as np
 from ...errors import InputError, SourceNotFound, Unsupported
 from ...package.package import Package
 from ...runtime import arrays
-from ...runtime import memory as machine
+from ...runtime.memory import Phase
 from ...runtime.session import DEFAULT, Session, Settings
+from ...runtime.sessions import Sessions
 from ...sampling import device_step, euler, guidance, schedule
 from ...sampling.image import load_image
 from ...text.tokenizer import Tokenizer, load
@@ -25,6 +26,8 @@ from . import memory, prefix_file, prompts
 from . import positions as place
 from . import processor as pictures
 from .abi import OPTIONAL_PORTS, PORTS
+from .denoising import Denoising
+from .preview import Preview
 from .request import Request
 
 READING = ("embedding", "decoder")
@@ -124,7 +127,7 @@ class Pipeline:
 
     def __init__(self, package: Package, settings: Settings = DEFAULT) -> None:
         self.package, self._settings = package, settings
-        self._sessions: dict[str, Session] = {}
+        self.sessions = Sessions(package, settings, self._has_ports)
         manifest = package.manifest
         if manifest.get("family") != "neo_chat":
             raise Unsupported(
@@ -155,19 +158,17 @@ class Pipeline:
 
     def session(self, component: str) -> Session:
         """The loaded session of a component."""
-        if component not in self._sessions:
-            self.package.check_data(component)
-            session = Session(self.package.graph(component), self._settings)
-            for side, there in (("inputs", session.inputs), ("outputs", session.output_types)):
-                lacking = PORTS[component][side].keys() - there.keys() - set(OPTIONAL_PORTS)
-                if lacking:
-                    raise InputError(
-                        f"{session.path}: {side} of {component}",
-                        found=", ".join(there),
-                        expected=", ".join(sorted(lacking)),
-                    )
-            self._sessions[component] = session
-        return self._sessions[component]
+        return self.sessions[component]
+
+    def _has_ports(self, component: str, session: Session) -> None:
+        for side, there in (("inputs", session.inputs), ("outputs", session.output_types)):
+            lacking = PORTS[component][side].keys() - there.keys() - set(OPTIONAL_PORTS)
+            if lacking:
+                raise InputError(
+                    f"{session.path}: {side} of {component}",
+                    found=", ".join(there),
+                    expected=", ".join(sorted(lacking)),
+                )
 
     def need(self, *components: str) -> None:
         """Refuse a run that this package lacks components for.
@@ -186,8 +187,7 @@ class Pipeline:
 
     def release(self, *components: str) -> None:
         """Unload components that are not needed any more."""
-        for component in components:
-            self._sessions.pop(component, None)
+        self.sessions.release(*components)
 
     def defaults(self, task: str) -> dict[str, Any]:
         """The package's defaults for a task."""
@@ -278,11 +278,11 @@ class Pipeline:
     @cached_property
     def planned(self) -> memory.Sizes:
         """Memory estimates of this package."""
-        return memory.Sizes(self.package, self._settings.low_memory, self._settings.device[0])
+        return memory.Sizes(self.sessions)
 
-    def fits(self, phases: list[machine.Phase]) -> None:
-        """Refuse what does not fit into memory; see `machine.check`."""
-        machine.check(phases, self._settings.device, low_memory=self._settings.low_memory)
+    def fits(self, phases: list[Phase]) -> None:
+        """Refuse what does not fit into memory; see `Sessions.fits`."""
+        self.sessions.fits(phases)
 
     def prefill_query(
         self,
@@ -452,49 +452,29 @@ class Pipeline:
         recipe: Recipe,
         on_step: Callable[[euler.Step], None],
         trace: euler.Trace | None = None,
+        preview: Preview | None = None,
     ) -> np.ndarray:
-        """Flow-matching sampling of one picture from z [1, 3, H, W]; returns the last z.
-
-        The picture is embedded once a step and denoised once a branch. Each branch places the
-        picture behind its own prefix.
-        """
+        """Flow-matching sampling of one picture from z [1, 3, H, W]; returns the last z."""
         F = self.token_pixels
-        th, tw = recipe.height // F, recipe.width // F
         embedder, denoiser = self.session("image_gen_embedding"), self.session("image_gen_denoiser")
-        noise = np.array([scale], np.float32)
-        # cast once, put on the device once: a step sends only z, t and the noise scale
-        fixed = {
-            name: denoiser.load(
-                {
-                    "position_ids": place.image_positions(prefix.next_t, th, tw),
-                    "token_grid": np.array([th, tw], np.int64),
-                    **{k: denoiser.cast(k, v) for k, v in prefix.cache.items()},
-                }
-            )
-            for name, prefix in branches.items()
-        }
-        same = embedder.output_types["inputs_embeds"] == denoiser.inputs["inputs_embeds"][0]
-
+        grid = (recipe.height // F, recipe.width // F)
+        denoise = Denoising(embedder, denoiser, branches, z, scale, grid)
         stepper: euler.Stepper | None = None
-        stays = device_step.used_on(self.device[0])
-        if stays:
+        if device_step.used_on(self.device[0]):
             stepper = device_step.GraphStepper(recipe.guidance(F), recipe.t_eps, self._settings)
 
-        def model(z: Any, t: np.float32, step: int, names: tuple[str, ...]) -> dict[str, Any]:
-            feeds = {"z": z, "timestep": np.array([t], np.float32), "noise_scale": noise}
-            embeds = embedder.run(feeds, keep=same)["inputs_embeds"]
-            if not same:
-                embeds = denoiser.cast("inputs_embeds", embeds)
-            own = {"inputs_embeds": embeds}
-            return {n: denoiser.run({**own, **fixed[n]}, keep=stays)["x0"] for n in names}
+        def stepped(step: euler.Step) -> None:
+            if preview is not None:  # by now what the step made is known to be finite
+                preview.show(step.index, recipe.steps, denoise.latest("cond"))
+            on_step(step)
 
         return euler.sample(
             z,
             schedule.timesteps(recipe.steps, recipe.shift),
-            model,
+            denoise,
             recipe.guidance(F),
             t_eps=recipe.t_eps,
             stepper=stepper,
-            on_step=on_step,
+            on_step=stepped,
             trace=trace,
         )

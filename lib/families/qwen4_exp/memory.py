@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ...package.package import Package
-from ...runtime.memory import F32, ITEM, Phase, loaded_nbytes
+from ...runtime.memory import F32, ITEM, Phase
+from ...runtime.sessions import Sessions
 
 PATCH_VALUES = 1536
 SCORES = 3
@@ -22,8 +22,9 @@ WIDE = 8
 class Sizes:
     """Sizes of a package that the estimates need."""
 
-    def __init__(self, package: Package, low_memory: bool, device: str) -> None:
-        self._package, self._low_memory, self._device = package, low_memory, device
+    def __init__(self, sessions: Sessions) -> None:
+        package = sessions.package
+        self._package, self._sessions = package, sessions
         s: dict[str, Any] = package.manifest.get("sizes", {})
         self.width, self.nh = s.get("N", 1) * s.get("H", 0), s.get("nh", 0)
         self.C, self.vision_heads = s.get("C", 0), s.get("vision_heads", 0)
@@ -54,7 +55,7 @@ class Sizes:
         seen = SCORES * self.vision_heads * widest * widest * F32 + WIDE * patches * self.C * F32
         return Phase(
             "prefill",
-            {n: loaded_nbytes(self._package, n, self._device, self._low_memory) for n in names},
+            {n: self._sessions.nbytes(n) for n in names},
             {
                 "decoder": max(scores, logits) + WIDE * rows * tokens * self.width * F32,
                 "vision_encoder": seen,

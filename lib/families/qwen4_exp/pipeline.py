@@ -15,8 +15,8 @@ import numpy as np
 from ...errors import InputError
 from ...package.package import Package
 from ...runtime import arrays
-from ...runtime import memory as machine
 from ...runtime.session import DEFAULT, Session, Settings, host_view, to_numpy
+from ...runtime.sessions import Sessions
 from . import memory
 from . import positions as place
 from .processor import MERGE
@@ -36,10 +36,10 @@ class Pipeline:
 
     def __init__(self, package: Package, settings: Settings = DEFAULT) -> None:
         """Judge package.json; raises what `read_workflow` raises."""
-        self.package, self._settings = package, settings
+        self.package = package
         self.workflow = read_workflow(package)
         self.reader = Reader(package, self.workflow)
-        self._sessions: dict[str, Session] = {}
+        self.sessions = Sessions(package, settings, self._has_ports)
         self._kept = frozenset(s.output for s in self.workflow.states)
         self._empty: dict[str, Any] = {}
 
@@ -49,29 +49,27 @@ class Pipeline:
         Raises:
             InputError: its graph has not the ports that package.json gives it.
         """
-        if component not in self._sessions:
-            self.package.check_data(component)
-            session = Session(self.package.graph(component), self._settings)
-            entry = self.package.manifest["components"][component]
-            for side, there in (("inputs", session.inputs), ("outputs", session.output_types)):
-                wanted = {p["name"] for p in entry[side]}
-                if wanted != there.keys():
-                    raise InputError(
-                        f"{session.path}: {side} of {component}",
-                        found=", ".join(sorted(there.keys() - wanted)) or "too few",
-                        expected=", ".join(sorted(wanted - there.keys())) or "no others",
-                    )
-            for p in entry["inputs"]:
-                _, shape = session.inputs[p["name"]]
-                fixed = [d if isinstance(d, int) else None for d in shape]
-                if fixed != [d if isinstance(d, int) else None for d in p["shape"]]:
-                    raise InputError(
-                        f"{session.path}: input '{p['name']}' of {component}: shape",
-                        found=list(shape),
-                        expected=p["shape"],
-                    )
-            self._sessions[component] = session
-        return self._sessions[component]
+        return self.sessions[component]
+
+    def _has_ports(self, component: str, session: Session) -> None:
+        entry = self.package.manifest["components"][component]
+        for side, there in (("inputs", session.inputs), ("outputs", session.output_types)):
+            wanted = {p["name"] for p in entry[side]}
+            if wanted != there.keys():
+                raise InputError(
+                    f"{session.path}: {side} of {component}",
+                    found=", ".join(sorted(there.keys() - wanted)) or "too few",
+                    expected=", ".join(sorted(wanted - there.keys())) or "no others",
+                )
+        for p in entry["inputs"]:
+            _, shape = session.inputs[p["name"]]
+            fixed = [d if isinstance(d, int) else None for d in shape]
+            if fixed != [d if isinstance(d, int) else None for d in p["shape"]]:
+                raise InputError(
+                    f"{session.path}: input '{p['name']}' of {component}: shape",
+                    found=list(shape),
+                    expected=p["shape"],
+                )
 
     def prefill(self, request: Request, *, all_logits: bool = False, keep: bool = True) -> Prefix:
         """Run the prompts of a request.
@@ -126,15 +124,10 @@ class Pipeline:
         return place.prompt_positions(ids, mask, seen.grids, token, MERGE)
 
     def _fits(self, shape: tuple[int, ...], seen: Pictures) -> None:
-        sizes = memory.Sizes(self.package, self._settings.low_memory, self._settings.device[0])
         names = self._names(seen)
         patches = [t * h * w for t, h, w in seen.grids]
-        machine.check(
-            [sizes.prefill(names, shape[0], shape[1], patches)],
-            self._settings.device,
-            low_memory=self._settings.low_memory,
-            shorter="a shorter prompt, fewer rows or fewer pixels",
-        )
+        phase = memory.Sizes(self.sessions).prefill(names, shape[0], shape[1], patches)
+        self.sessions.fits([phase], shorter="a shorter prompt, fewer rows or fewer pixels")
 
     def _names(self, seen: Pictures) -> tuple[str, ...]:
         """Components that run for a prompt."""

@@ -64,6 +64,8 @@ def run(
     pipeline = Pipeline(package, settings)
     if o["raw"]:
         pipeline.reader.need_tokenizer("--raw")
+    for component in pipeline.workflow.each_token:
+        pipeline.sessions.expect(component, o["decode"] or 0, request.rows)
     # 16-bit arrays are read where they lie, so a file is written from host memory
     keep = output is None or settings.device[0] == "cpu"
     prefix = pipeline.prefill(request, all_logits=o["all_logits"], keep=keep)

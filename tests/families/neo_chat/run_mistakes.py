@@ -137,17 +137,20 @@ def no_shift(m: Patch) -> None:
 
 
 def guided_from_c(m: Patch) -> None:
-    m.setattr(guidance, "plain", lambda c, u, cfg: c + np.float32(cfg) * (c - u))
+    m.setattr(guidance, "plain", lambda c, u, cfg, out: c + np.float32(cfg) * (c - u))
 
 
 def dual_weights_swapped(m: Patch) -> None:
     wrapped(
-        m, guidance, "edit", lambda plain, g, v: plain(replace(g, cfg=g.img_cfg, img_cfg=g.cfg), v)
+        m,
+        guidance,
+        "edit",
+        lambda plain, g, v, out: plain(replace(g, cfg=g.img_cfg, img_cfg=g.cfg), v),
     )
 
 
 def equal_scales_from_c(m: Patch) -> None:
-    def edit(plain, g, v):
+    def edit(plain, g, v, out):
         out = plain(g, v)
         return out + (v["cond"] - v["uncond"]) if g.cfg == g.img_cfg != 1 else out
 
@@ -184,7 +187,7 @@ def norm_not_clamped(m: Patch) -> None:
 
 
 def _norm_as(found: str, used: str) -> Mistake:
-    def normalise(plain, g, v, c):
+    def normalise(plain, g, v, c, out):
         return plain(replace(g, norm=used) if g.norm == found else g, v, c)
 
     return lambda m: wrapped(m, guidance, "normalise", normalise)
@@ -197,7 +200,7 @@ global_as_channel = _norm_as("global", "channel")
 def channel_norm_across_tokens(m: Patch) -> None:
     """One factor for each of the 3 F F places inside a token, over all tokens."""
 
-    def normalise(plain, g, v, c):
+    def normalise(plain, g, v, c, out):
         if g.norm != "channel":
             return plain(g, v, c)
         B, C, H, W = v.shape
@@ -210,11 +213,11 @@ def channel_norm_across_tokens(m: Patch) -> None:
 
 
 def no_zero_step(m: Patch) -> None:
-    wrapped(m, guidance, "zero_star", lambda plain, c, u, cfg, step: plain(c, u, cfg, 1))
+    wrapped(m, guidance, "zero_star", lambda plain, c, u, cfg, step, out: plain(c, u, cfg, 1))
 
 
 def no_alpha(m: Patch) -> None:
-    def zero_star(plain, c, u, cfg, step):
+    def zero_star(plain, c, u, cfg, step, out):
         return plain(c, u, cfg, step) if step == 0 else guidance.plain(c, u, cfg)
 
     wrapped(m, guidance, "zero_star", zero_star)

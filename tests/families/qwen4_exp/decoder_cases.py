@@ -17,7 +17,9 @@ import safetensors
 from safetensors.numpy import load_file
 
 from . import reference as R
+from . import reference_ple as ple
 from .reference_layers import Array
+from .reference_sizes import read_ngrams
 
 DATA = Path(__file__).parents[2] / "data" / "qwen4-exp"
 TOLERANCE = 1e-3
@@ -172,3 +174,18 @@ def deviations(
             expected = at_real_tokens(name, expected, mask)
         found[name] = deviation(actual, expected, tolerance)
     return found
+
+
+def row_differences() -> tuple[int, int]:
+    """How many recorded calls get other rows, and how many sequences end in another context."""
+    calls = contexts = 0
+    for case in json.loads((DATA / "ngram" / "rows.json").read_text())["cases"]:
+        c = read_ngrams(case["config"])
+        for sequence in case["sequences"]:
+            assert c.layers[sequence["ple_index"]] == sequence["layer"]
+            context = np.array([ple.first_context(c)])
+            for ids, rows in zip(sequence["calls"], sequence["rows"], strict=True):
+                found, context = ple.row_ids(c, sequence["ple_index"], context, np.array([ids]))
+                calls += found[0].tolist() != rows
+            contexts += context[0].tolist() != sequence["context_after"]
+    return calls, contexts

@@ -19,12 +19,12 @@ from .decoder_cases import (
     decoder_of,
     deviations,
     golden,
+    row_differences,
     run_call,
     step_goldens,
 )
 from .mistake_table import ROW_IDS, TABLE, Change
 from .reference_layers import Array
-from .test_reference import row_differences
 
 RUNS = {
     "main": ("text", ""),

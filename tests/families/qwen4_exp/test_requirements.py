@@ -20,6 +20,7 @@ TESTS = Path(__file__).parents[2]
 
 C, F, P = "commands/", "families/qwen4_exp/", "commands/test_qwen4_exp_packages.py::"
 R = "commands/test_export_qwen4_exp_refusals.py::"
+W = "commands/test_qwen4_exp_package_weights.py::"
 STRUCTURE, VARIANTS = F + "test_decoder_structure.py::", F + "test_decoder_variants.py::"
 GOLDENS, EMBEDDING = F + "test_decoder_goldens.py::", F + "test_embedding.py::"
 TABLE: dict[int, tuple[str, ...]] = {
@@ -30,7 +31,7 @@ TABLE: dict[int, tuple[str, ...]] = {
     5: (F + "test_config.py::test_refused_by_name",
         P + "test_the_token_of_videos_is_named_and_nothing_else_of_them"),
     6: (R + "test_header_errors_come_before_payloads_that_are_cut_off",),
-    7: (P + "test_a_table_is_its_shards_in_numeric_order",),
+    7: (W + "test_a_table_is_its_shards_in_numeric_order",),
     8: (R + "test_a_checkpoint_that_is_not_sound", R + "test_a_tensor_in_two_files"),
     9: (R + "test_hash_buffers_may_be_absent", R + "test_a_checkpoint_that_is_not_sound"),
     10: (C + "test_export_qwen4_exp.py::test_the_text_model_of_a_composite",),
@@ -67,18 +68,19 @@ TABLE: dict[int, tuple[str, ...]] = {
     35: (P + "test_no_metadata_of_another_runtime",),
     36: (C + "test_export_qwen4_exp.py::test_text_prefill_and_six_steps_from_the_manifest_alone",),
     37: (R + "test_options_that_do_not_fit",),
-    38: (R + "test_options_that_do_not_fit", P + "test_a_plan_of_the_published_repository"),
+    38: (R + "test_options_that_do_not_fit", W + "test_a_plan_of_the_published_repository"),
     39: (R + "test_a_failure_while_writing_leaves_nothing",),
     40: (F + "test_weights.py::test_refused_by_name", R + "test_a_checkpoint_that_is_not_sound"),
-    41: (P + "test_codes_and_scales_keep_their_bytes",),
-    42: (P + "test_codes_and_scales_keep_their_bytes", P + "test_products_are_rounded_once"),
+    41: (W + "test_codes_and_scales_keep_their_bytes",),
+    42: (W + "test_codes_and_scales_keep_their_bytes", W + "test_products_are_rounded_once"),
     43: (C + "test_export_from_the_hub.py::test_a_revision_is_passed_on",),
     44: (R + "test_fp8_with_pictures_names_the_way_out",),
     45: (STRUCTURE + "test_checker_and_strict_inference",),
     46: (STRUCTURE + "test_one_dense_shard_at_a_time",),
-    47: (P + "test_the_report_of_fp8_weights",),
-    48: (P + "test_the_report_of_fp8_weights",),
-    49: (F + "test_gguf_contract.py::", "checkpoint/test_gguf_header.py::"),
+    47: (W + "test_the_report_of_fp8_weights",),
+    48: (W + "test_the_report_of_fp8_weights",),
+    49: (F + "test_gguf_contract.py::", "checkpoint/test_gguf_header.py::",
+         "checkpoint/test_gguf_agreement.py::"),
     50: ("checkpoint/test_gguf_set.py::",),
     51: (F + "test_gguf_contract.py::",),
     52: (F + "test_gguf_payload.py::",),

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from package_faults import TEXT
 
 from ntool.lib.checkpoint.source import open_checkpoint
 from ntool.lib.package import export
@@ -16,6 +17,22 @@ def good_package(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("good") / "pkg"
     export.write(export.plan(open_checkpoint("demo:shapes")), out)
     return out
+
+
+@pytest.fixture(scope="session")
+def linkable(good_package: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the package that others may share files with: other tests count its names."""
+    out = tmp_path_factory.mktemp("linkable") / "pkg"
+    shutil.copytree(good_package, out)
+    return out
+
+
+@pytest.fixture(scope="session")
+def good(linkable: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A good package of each family."""
+    out = tmp_path_factory.mktemp("qwen") / "pkg"
+    export.write(export.plan(open_checkpoint(str(TEXT))), out)
+    return {"neo": linkable, "qwen": out}
 
 
 @pytest.fixture

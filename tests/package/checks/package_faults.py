@@ -125,3 +125,14 @@ def poke(root: Path, component: str, name: str, change: Callable[[np.ndarray], N
 
 
 FLOAT, BFLOAT16, FLOAT16 = TensorProto.FLOAT, TensorProto.BFLOAT16, TensorProto.FLOAT16
+TEXT = Path(__file__).parents[2] / "data" / "qwen4-exp" / "text"
+AGAINST = {"neo": "demo:shapes", "qwen": str(TEXT)}
+"""The checkpoint that the good package of each family was made from."""
+SOME = ("layout.*", "graph.*", "data.*", "weights.*", "dtype.*", "flow.*")
+"""Checks that run no graph."""
+
+
+def replace(path: Path, raw: bytes) -> None:
+    """Give a file other bytes; other names of the old ones keep them."""
+    path.unlink(missing_ok=True)
+    path.write_bytes(raw)
