@@ -13,10 +13,12 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from .failure import READER_CLOSED, failure
+from .lib import progress as steps
 from .lib.errors import printable, without_secrets
 from .lib.record_formats import Delimited, JsonLines, Sink, Table, Words
 from .lib.records import Record, Stream
-from .progress import Lines, NoBar, terminal_bar
+from .progress import Lines
+from .terminal_bar import AboveBars, TerminalBar, room_for_lines
 
 FORMATS = ("jsonl", "table", "csv", "tsv")
 MORE_FORMATS = {"verify-package": ("junit",)}
@@ -76,6 +78,7 @@ class Console:
         """Back to the defaults: one process may run several commands."""
         for field in fields(self):
             setattr(self, field.name, field.default)
+        steps.listen(self.bar)
 
     @property
     def records(self) -> str:
@@ -90,12 +93,19 @@ class Console:
     def say(self, message: str) -> None:
         """One line on standard error: `ntool COMMAND: message`."""
         name = f"ntool {self.command}" if self.command else "ntool"
-        print(f"{name}: {printable(without_secrets(message))}", file=sys.stderr)
+        with room_for_lines():
+            print(f"{name}: {printable(without_secrets(message))}", file=sys.stderr)
 
     def detail(self, message: str) -> None:
         """One line on standard error with -v."""
         if self.verbose and not self.quiet:
             self.say(message)
+
+    def hint(self, text: str | None) -> None:
+        """A line that says what to do, after an error."""
+        if text:
+            with room_for_lines():
+                print(f"hint: {printable(without_secrets(text))}", file=sys.stderr)
 
     def problem(self, record: Record) -> None:
         """A `problem` record told in words, for formats that have no room for it."""
@@ -125,6 +135,8 @@ class Console:
             alone: print the text of the main kind's records and nothing else.
         """
         out = to or sys.stdout
+        if to is None and out.isatty():
+            out = AboveBars(out)
         sink: Sink
         if alone:
             sink = Words(out, main)
@@ -171,11 +183,11 @@ class Console:
             raise
 
     @contextmanager
-    def bar(self, total: int | None, what: str, unit: str = "it") -> Iterator[Any]:
-        """Progress of a step on standard error; an object with `update(n)`.
+    def bar(self, total: int | None, what: str, unit: str) -> Iterator[Any]:
+        """Progress of a step on standard error: the listener of `lib.progress`.
 
         A bar on a terminal (`auto`), or `always`; lines of JSON (`json`) or of words (`plain`) for
-        scripts and logs; nothing otherwise.
+        scripts and logs; nothing otherwise. -q silences what was not asked for.
         """
         if self.progress in ("json", "plain"):
             bar: Any = Lines(total, what, unit, self.progress)
@@ -185,9 +197,9 @@ class Console:
             and sys.stderr.isatty()
             and os.environ.get("TERM") != "dumb"
         ):
-            bar = terminal_bar(total, what, unit)
+            bar = TerminalBar(total, what, unit, at_once=not sys.stderr.isatty())
         else:
-            bar = NoBar()
+            bar = steps.NoBar()
         try:
             yield bar
         finally:

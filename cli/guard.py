@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, NoReturn
+from typing import Any
 
+from . import interruption
 from .console import Unfailing, console
 from .failure import ENVIRONMENT, INTERRUPTED, USAGE, failure
 from .lib.errors import without_secrets
+from .terminal_bar import screen
 
 
 def run(arguments: list[str]) -> int:
@@ -23,9 +24,10 @@ def run(arguments: list[str]) -> int:
         return ENVIRONMENT
     try:
         try:
-            with _warnings_as_details():
+            with _warnings_as_details(), interruption.in_destructors(console.detail):
                 code = _invoke(arguments)
         except BaseException as e:
+            screen.end()
             code = report(e)
         try:
             sys.stdout.flush()
@@ -62,13 +64,7 @@ def _invoke(arguments: list[str]) -> int:
 
     app = application()
     with app.make_context("ntool", list(arguments)) as context:
-        # from here on there may be something to clean up
-        signal.signal(signal.SIGTERM, _terminate)
-        hangup = getattr(signal, "SIGHUP", None)  # Windows has none
-        if hangup is not None and signal.getsignal(hangup) != signal.SIG_IGN:  # nohup ignores it
-            signal.signal(hangup, _terminate)
-        if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
+        interruption.install()  # from here on there may be something to clean up
         app.invoke(context)
     return 0
 
@@ -78,7 +74,7 @@ def report(error: BaseException) -> int:
     if type(error).__name__ == "NoArgsIsHelpError":
         print(str(error), file=sys.stderr)
         return USAGE
-    found = failure(error)
+    found = failure(interruption.behind(error) or error)
     if isinstance(error, BrokenPipeError):  # `| head`: say nothing, and let no later flush complain
         _discard_stdout()
     context: Any = getattr(error, "ctx", None)
@@ -86,8 +82,7 @@ def report(error: BaseException) -> int:
         console.command = context.command_path.partition(" ")[2]
     if found.message:
         console.say(found.message)
-    if found.hint:
-        print(f"hint: {without_secrets(found.hint)}", file=sys.stderr)
+    console.hint(found.hint)
     if found.bug or (console.verbose and found.message):
         import traceback  # and what it needs: 2 ms
 
@@ -134,9 +129,3 @@ def _discard_stdout() -> None:
         os.close(devnull)
     except (OSError, ValueError):
         pass
-
-
-def _terminate(signum: int, frame: object) -> NoReturn:
-    """SIGTERM and SIGHUP unwind the stack, so that temporary files are removed, and exit with 128 +
-    their number."""
-    raise SystemExit(128 + signum)

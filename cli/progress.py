@@ -1,4 +1,4 @@
-"""How far a step is: a bar for people, lines for scripts and logs; always on standard error."""
+"""How far a step is, in lines for scripts and logs, on standard error. Bars: terminal_bar.py."""
 
 from __future__ import annotations
 
@@ -7,21 +7,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+
+from .terminal_bar import size
 
 WAYS = ("auto", "always", "never", "plain", "json")
 INTERVAL = {"json": 0.5, "plain": 10.0}
-"""Seconds between two lines; the last one always comes."""
-
-
-class NoBar:
-    """Tells nothing."""
-
-    def update(self, n: int = 1) -> None:
-        """`n` more are done."""
-
-    def close(self) -> None:
-        """It is over."""
+"""Seconds between two lines; the last one always comes, of `plain` where it took a second."""
 
 
 class Lines:
@@ -30,7 +21,7 @@ class Lines:
     Args:
         total: of what is counted, None where it is not known.
         what: the step, one word.
-        unit: `B` for bytes.
+        unit: `B` for bytes; "" where nothing is counted, and time is all there is to tell.
         way: `json` or `plain`.
         clock: seconds; for tests.
     """
@@ -57,14 +48,19 @@ class Lines:
                 self._told = now
                 self._tell(now)
 
+    def label(self, text: str) -> None:
+        """What is being worked on now; lines do not say it."""
+
     def close(self) -> None:
         """The last line."""
         with self._lock:
-            self._tell(self._clock())
+            now = self._clock()
+            if self._way == "json" or now - self._started >= 1:
+                self._tell(now)
 
     def _tell(self, now: float) -> None:
         seconds = now - self._started
-        rate = self._done / seconds if seconds > 0 else None
+        rate = self._done / seconds if seconds > 0 and self._unit else None
         left = None
         if self._total is not None and rate:
             left = max(self._total - self._done, 0) / rate
@@ -81,31 +77,10 @@ class Lines:
             }
             print(json.dumps(record, separators=(",", ":")), file=sys.stderr)
             return
-        of = "" if self._total is None else f" of {self._size(self._total)}"
-        pace = "" if rate is None else f", {self._size(rate)}/s"
+        if not self._unit:
+            print(f"{self._what}: {seconds:.0f} s", file=sys.stderr)
+            return
+        of = "" if self._total is None else f" of {size(self._total, self._unit)}"
+        pace = "" if rate is None else f", {size(rate, self._unit)}/s"
         ahead = "" if left is None else f", {left:.0f} s left"
-        print(f"{self._what}: {self._size(self._done)}{of}{pace}{ahead}", file=sys.stderr)
-
-    def _size(self, count: float) -> str:
-        if self._unit != "B":
-            return f"{count:.1f} {self._unit}" if isinstance(count, float) else f"{count}"
-        for power, name in ((12, "TB"), (9, "GB"), (6, "MB"), (3, "kB")):
-            if count >= 10**power:
-                return f"{count / 10**power:.2f} {name}"
-        return f"{count:.0f} bytes"
-
-
-def terminal_bar(total: int | None, what: str, unit: str) -> Any:
-    """A bar of tqdm, which is imported only here."""
-    from tqdm import tqdm
-
-    return tqdm(
-        total=total,
-        desc=what,
-        unit=unit,
-        unit_scale=unit == "B",
-        unit_divisor=1000,
-        file=sys.stderr,
-        leave=False,
-        ascii=not sys.stderr.isatty(),
-    )
+        print(f"{self._what}: {size(self._done, self._unit)}{of}{pace}{ahead}", file=sys.stderr)

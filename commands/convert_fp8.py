@@ -113,4 +113,10 @@ def convert_fp8(
         max_header=max_header,
         dry_run=dry_run,
         verify=verify,
+        patterns={
+            "--include": wish.include,
+            "--exclude": wish.exclude,
+            "--allow-unscaled": wish.unscaled,
+        },
+        modules=to == "fp8",
     )

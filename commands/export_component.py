@@ -81,8 +81,7 @@ def export_component(
         for note in plan.notes:
             console.note(note)
         if not dry_run:
-            with console.bar(plan.nbytes, "export", "B") as bar:
-                odd = export.write(plan, target, force=force, progress=bar.update)
+            odd = export.write(plan, target, force=force)
             out.write_all("problem", (p.record() for p in odd))
             warning = first_of(odd, "warning", source)
             if warning is not None:

@@ -6,6 +6,7 @@ Reads: safetensors files, index, config; GGUF files. Writes, one stream a SOURCE
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -46,8 +47,10 @@ def inspect_headers(
     from ..lib.checkpoint.strict_json import no_collector
     from ..lib.checkpoint.tensor import exit_code, first_of
     from ..lib.families import gguf
+    from ..lib.suggestions import unmatched
 
     code = 0
+    patterns = {"--include": include, "--exclude": exclude}
     for source in sources:
         with (
             no_collector(),
@@ -64,6 +67,8 @@ def inspect_headers(
                 beside=True,
             )
             stream.begin(format=checkpoint.format, revision=checkpoint.revision)
+            for note in unmatched(patterns, partial(inspection.names, checkpoint)):
+                console.note(note)
             records, found = gguf.described(checkpoint.gguf, checkpoint.tensors.values())
             checkpoint.problems += found
             stream.write_all("gguf", records)

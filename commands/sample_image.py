@@ -67,6 +67,7 @@ def sample_image(
     are not given take the package's defaults, which its package.json names.
     """
     options = dict(locals())
+    from ..lib import progress
     from ..lib.errors import UsageProblem
     from ..lib.families.neo_chat.order import read_order
     from ..lib.families.neo_chat.pipeline import Pipeline
@@ -89,7 +90,7 @@ def sample_image(
             out.write(kind, **row)
         if plan:
             return
-        with console.bar(sum(p.recipe.steps for p in plans), "sample", "step") as bar:
+        with progress.step(sum(p.recipe.steps for p in plans), "sampling", "step") as bar:
 
             def on_step(step: Any) -> None:
                 out.write("step", **asdict(step))

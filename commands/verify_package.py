@@ -108,4 +108,5 @@ def verify_package(
     fault = release.fault()
     if fault is not None:
         console.say(fault)
+        console.hint(release.hint())
         raise typer.Exit(1)

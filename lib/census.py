@@ -15,6 +15,7 @@ from .checkpoint.grouping import Key
 from .checkpoint.index import absent_numbers
 from .checkpoint.tensor import BITS, Problem, Tensor
 from .errors import UsageProblem
+from .suggestions import did_you_mean
 
 if TYPE_CHECKING:
     from .checkpoint.gguf_set import GgufFacts
@@ -140,7 +141,8 @@ def estimate(tensors: Iterable[Tensor], dtype: str) -> int:
         UsageProblem: not a dtype of the safetensors format.
     """
     if dtype not in BITS:
-        raise UsageProblem("--as-dtype", found=repr(dtype), expected=" ".join(BITS))
+        hint = did_you_mean(dtype, BITS)
+        raise UsageProblem("--as-dtype", found=repr(dtype), expected=" ".join(BITS), hint=hint)
     bits = BITS[dtype]
     return sum((t.params * bits + 7) // 8 if t.dtype in FLOATS else t.nbytes for t in tensors)
 

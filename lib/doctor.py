@@ -28,7 +28,6 @@ NEEDED = (
     "minijinja",
     "pillow",
     "jsonschema",
-    "tqdm",
 )
 RUNTIMES = ("onnxruntime-gpu", "onnxruntime")
 """One of them is needed."""

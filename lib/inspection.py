@@ -40,6 +40,12 @@ def wanted(name: str, include: Sequence[str] | None, exclude: Sequence[str] | No
     return not (exclude and any(fnmatchcase(name, g) for g in exclude))
 
 
+def names(checkpoint: Checkpoint) -> set[str]:
+    """Names of all tensors and ports, which patterns may match."""
+    found = {t.name for t in checkpoint.tensors.values()}
+    return found | {p.name for p in checkpoint.ports}
+
+
 def write_records(
     stream: Stream,
     checkpoint: Checkpoint,

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from operator import itemgetter
 
 from ..errors import InputError, UsageProblem
+from ..suggestions import did_you_mean
 from . import strict_json
 from .regular_file import read_given
 from .tensor import Tensor
@@ -178,7 +179,9 @@ def key_for(by: str, family: Rules | None, components: Rules | None) -> Key:
     if kind not in KEYS or (
         colon and (kind != "prefix" or not re.fullmatch(r"[1-9]\d{0,2}", depth))
     ):
-        raise UsageProblem("--by", found=repr(by), expected=", ".join(KEYS) + " or prefix:DEPTH")
+        expected = ", ".join(KEYS) + " or prefix:DEPTH"
+        hint = did_you_mean(kind, KEYS)
+        raise UsageProblem("--by", found=repr(by), expected=expected, hint=hint)
     if kind == "prefix":
         return _prefix(int(depth or 1))
     if kind == "family":

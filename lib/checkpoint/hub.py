@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from urllib.parse import quote
 
 from ..errors import EnvironmentProblem, SourceNotFound, Unsupported
+from ..suggestions import did_you_mean
 from . import hub_cache, parallel
 from .config import MAX_CONFIG
 from .folder import Folder, LocalFolder, NotReadable, Readable
@@ -62,7 +63,8 @@ def open_hub(address: Address, source: str, *, local: bool = False) -> tuple[Fol
         return HubFolder(repository, inside), name
     if HubFolder(repository).is_folder(file):
         return HubFolder(repository, file), None
-    raise SourceNotFound(f"{source}: no file '{file}' in {repository.root}")
+    hint = did_you_mean(file, repository.sizes)
+    raise SourceNotFound(f"{source}: no file '{file}' in {repository.root}", hint=hint)
 
 
 def _in_snapshot(local: LocalFolder, address: Address, source: str) -> tuple[Folder, str | None]:

@@ -109,8 +109,21 @@ def check_new_files(
             leads = f"a link to '{real}': " if os.path.islink(path) else ""
             inside = folder if leads else os.path.dirname(path) or "."
             raise SourceNotFound(f"output '{path}': {leads}no folder '{inside}'")
-        if not os.access(folder, os.W_OK):
-            raise EnvironmentProblem(f"output '{path}': its folder cannot be written to")
+        require_writable(path, folder)
+
+
+def require_writable(path: str, folder: str) -> None:
+    """Refuse an output that the system will not take.
+
+    Args:
+        folder: where it, or its first part that is not there, is to be made.
+    Raises:
+        EnvironmentProblem: the folder is not writable, or the name is too long.
+    """
+    if not os.access(folder, os.W_OK):
+        raise EnvironmentProblem(f"output '{path}': its folder cannot be written to")
+    with cannot_write(f"output '{path}'"), suppress(FileNotFoundError, NotADirectoryError):
+        os.lstat(path)
 
 
 def _standard_output() -> Identity | None:

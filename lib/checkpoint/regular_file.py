@@ -14,6 +14,7 @@ from itertools import repeat
 from typing import BinaryIO
 
 from ..errors import EnvironmentProblem, InputError, SourceNotFound
+from ..suggestions import near_path
 
 _KINDS = {
     stat.S_IFDIR: "a directory",
@@ -129,7 +130,9 @@ def open_regular(path: str, name: str) -> Iterator[OpenFile]:
         _require_regular(os.lstat(path), name)  # before the open: opening a device can have effects
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
     except FileNotFoundError as e:
-        raise SourceNotFound(f"{name}: no such file") from e
+        # a name inside of something else is not what the user typed
+        hint = near_path(name) if os.path.realpath(name) == path else None
+        raise SourceNotFound(f"{name}: no such file", hint=hint) from e
     try:
         status = os.fstat(fd)
         _require_regular(status, name)  # again: the path may lead elsewhere by now
@@ -211,7 +214,7 @@ def open_given(path: str) -> Iterator[BinaryIO]:
     try:
         status = os.stat(path)
     except (FileNotFoundError, NotADirectoryError, ValueError) as e:
-        raise SourceNotFound(f"{path}: no such file") from e
+        raise SourceNotFound(f"{path}: no such file", hint=near_path(path)) from e
     if not stat.S_ISFIFO(status.st_mode):
         _require_regular(status, name)
     with reading(name), open(path, "rb") as stream:

@@ -10,6 +10,7 @@ from operator import attrgetter
 from typing import Any
 
 from ..errors import InputError
+from ..progress import step, tracked
 from .config import read_config, whatever_is_there
 from .folder import NotReadable
 from .header import Header
@@ -110,7 +111,8 @@ class SafetensorsSet:
     def indexed(self, name: str) -> None:
         """An index and the files that it names, no others."""
         checkpoint = self.checkpoint
-        index = self._metadata_file(name, read_index)
+        with step(None, "reading the index", ""):
+            index = self._metadata_file(name, read_index)
         if index is not None:
             checkpoint.bytes_read += index.nbytes
             checkpoint.index_hash = index.sha256
@@ -195,7 +197,8 @@ class SafetensorsSet:
     def _shards(self, files: Sequence[str], component: str | None = None) -> set[str]:
         """Read files of tensors; the names of those that are not there."""
         missing = set()
-        for header in self.checkpoint.folder.each(self._header, files):
+        headers = self.checkpoint.folder.each(self._header, files)
+        for header in tracked(headers, len(files), "reading headers", "file"):
             code = header.problems[0].code if header.problems else ""
             if code in ("missing-shard", "path-escape"):
                 self.checkpoint.problems += header.problems

@@ -7,6 +7,7 @@ import re
 
 from .. import demo
 from ..errors import SourceNotFound, Unsupported, UsageProblem, without_secrets
+from ..suggestions import did_you_mean, near_path
 from . import hub_address
 from .folder import Folder, LocalFolder
 from .gguf_files import begins_like_gguf, is_gguf
@@ -118,8 +119,9 @@ def _local(source: str) -> str | None:
         try:
             return demo.path(source.removeprefix("demo:"))
         except KeyError:
-            known = ", ".join(f"demo:{name}" for name in demo.NAMES)
-            raise SourceNotFound(source, expected=known) from None
+            known = [f"demo:{name}" for name in demo.NAMES]
+            hint = did_you_mean(source, known)
+            raise SourceNotFound(source, expected=", ".join(known), hint=hint) from None
     if os.path.lexists(source):
         return os.path.abspath(source)
     scheme = _SCHEME.match(source)
@@ -139,9 +141,9 @@ def _local(source: str) -> str | None:
             return None
         raise SourceNotFound(
             f"{source}: no such file or folder in '{owner}'",
-            hint=f"for the repository on the Hub: hf://{source}",
+            hint=near_path(source) or f"for the repository on the Hub: hf://{source}",
         )
-    raise SourceNotFound(f"{source}: no such file or folder")
+    raise SourceNotFound(f"{source}: no such file or folder", hint=near_path(source))
 
 
 def _remote(source: str, revision: str | None, local: bool) -> tuple[Folder, str | None]:

@@ -11,10 +11,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..errors import EnvironmentProblem, InputError, UsageProblem
+from ..errors import EnvironmentProblem, InputError, SourceNotFound, UsageProblem
 from .folder import Readable
 from .hidden_folder import hidden_folder, is_hidden
-from .output_file import sync_folder
+from .output_file import require_writable, sync_folder
 
 COPIED, READ = 1 << 24, 1 << 20
 """Bytes of one copy inside the kernel, and of one through this process."""
@@ -233,6 +233,8 @@ def check_output(out: Path, inputs: Iterable[str], *, force: bool, marker: str) 
             cannot delete somebody's work) or is empty.
     Raises:
         UsageProblem: says which rule is broken.
+        SourceNotFound: what should be its folder is none. One that is not there will be made.
+        EnvironmentProblem: its folder cannot be written to.
     """
     real = Path(os.path.realpath(out))
     for given in inputs:
@@ -243,9 +245,14 @@ def check_output(out: Path, inputs: Iterable[str], *, force: bool, marker: str) 
                 hint="name a folder outside the source",
             )
     if not os.path.lexists(out):
+        above = next(p for p in out.absolute().parents if os.path.lexists(p))
+        if not above.is_dir():
+            raise SourceNotFound(f"output '{out}': no folder '{out.parent}'")
+        require_writable(str(out), str(above))
         return
     if not out.is_dir():
         raise UsageProblem(f"output '{out}' exists and is not a folder")
+    require_writable(str(out), str(real.parent))
     if not any(out.iterdir()):
         return
     if not force:

@@ -16,6 +16,7 @@ from ..checkpoint.tensor import Checkpoint
 from ..checkpoint.writer import DataFile, check_output, check_space, write_data
 from ..errors import InputError, SourceNotFound, Unsupported, UsageProblem
 from ..families.gguf import refuse_payload
+from ..progress import Bar, step
 from .plan import CONFIG, INDEX, REPORT, Plan, read_beside
 from .work import Work, begin, naming
 
@@ -32,7 +33,6 @@ class Options:
         part: (i, n): only every n-th shard, from the i-th on; `merge` finishes.
         resume: go on with an unfinished conversion.
         force: replace an output.
-        progress: told of the bytes written.
         statistics: filled by the entries of a shard while they are written: tensor -> numbers.
     """
 
@@ -40,7 +40,6 @@ class Options:
     part: tuple[int, int] = (1, 1)
     resume: bool = False
     force: bool = False
-    progress: Callable[[int], object] = lambda n: None
     statistics: dict[str, Any] = field(default_factory=dict)
 
 
@@ -218,12 +217,17 @@ def _beside(plan: Plan) -> Iterator[tuple[str, bytes]]:
 
 
 def _write_all(work: Work, shards: list[DataFile], plan: Plan, options: Options) -> None:
+    with step(sum(s.nbytes for s in shards), "converting") as bar:
+        _write_each(work, shards, plan, options, bar)
+
+
+def _write_each(work: Work, shards: list[DataFile], plan: Plan, options: Options, bar: Bar) -> None:
     stop = threading.Event()
 
     def progress(count: int) -> None:
         if stop.is_set():
             raise Stopped
-        options.progress(count)
+        bar.update(count)
 
     if options.jobs == 1 or len(shards) < 2:
         for shard in shards:
@@ -280,6 +284,23 @@ def part_of(text: str) -> tuple[int, int]:
     raise UsageProblem("--part", found=repr(text), expected="I/N with 1 <= I <= N")
 
 
+def require_safetensors(checkpoint: Checkpoint) -> None:
+    """Refuse what is no checkpoint of safetensors files.
+
+    Raises:
+        Unsupported: it is another format.
+    """
+    if checkpoint.format == "safetensors":
+        return
+    made = checkpoint.format in ("package", "onnx")
+    raise Unsupported(
+        f"{checkpoint.source}: format",
+        found=checkpoint.format,
+        expected="safetensors",
+        hint="give the checkpoint that it was made of" if made else None,
+    )
+
+
 def require_whole(checkpoint: Checkpoint) -> None:
     """Refuse what cannot be converted: another format, and a checkpoint with an error, whose
     conversion would lose data.
@@ -289,10 +310,7 @@ def require_whole(checkpoint: Checkpoint) -> None:
         InputError, SourceNotFound: the first error, by file and tensor.
     """
     refuse_payload(checkpoint)
-    if checkpoint.format != "safetensors":
-        raise Unsupported(
-            f"{checkpoint.source}: format", found=checkpoint.format, expected="safetensors"
-        )
+    require_safetensors(checkpoint)
     checkpoint.refuse_if_broken()
     if not checkpoint.tensors:
         raise InputError(f"{checkpoint.source}: no tensors", expected="a checkpoint")

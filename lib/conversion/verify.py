@@ -7,6 +7,7 @@ from pathlib import Path
 
 from ..checkpoint.tensor import Problem
 from ..checkpoint.writer import READ, DataFile, Entry
+from ..progress import Bar, step
 from .plan import Plan
 
 BLOCK = 1 << 20
@@ -20,7 +21,16 @@ def differences(plan: Plan, folder: Path, shards: Iterable[DataFile]) -> Iterato
     Args:
         folder: where they stand: the output, or the data of its work folder.
     """
+    shards = list(shards)
+    with step(sum(s.nbytes for s in shards), "verifying") as bar:
+        yield from _differences(plan, folder, shards, bar)
+
+
+def _differences(
+    plan: Plan, folder: Path, shards: Iterable[DataFile], bar: Bar
+) -> Iterator[Problem]:
     for shard in shards:
+        bar.update(len(shard.header))
         with open(folder / shard.name, "rb") as f:
             if f.read(len(shard.header)) != shard.header:
                 yield Problem("differs", "its header is not the planned one", file=shard.name)
@@ -32,6 +42,7 @@ def differences(plan: Plan, folder: Path, shards: Iterable[DataFile]) -> Iterato
                     if found is None and actual != expected:
                         found = at + first_difference(actual, expected)
                     at += len(expected)
+                    bar.update(len(expected))
                 if found is not None:
                     message = f"differs from its source from byte {found} on"
                     yield Problem("differs", message, file=shard.name, name=entry.name)

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from ..checkpoint import strict_json
-from ..checkpoint.output_file import sync_folder
+from ..checkpoint.output_file import cannot_write, sync_folder
 from ..checkpoint.regular_file import read_file
 from ..checkpoint.writer import DataFile, take_place, write_bytes
 from ..errors import EnvironmentProblem, InputError, SourceNotFound, UsageProblem
@@ -259,10 +259,11 @@ def begin(
     own = work.root.parent / f"{work.root.name}.{os.getpid()}"
     with naming(out, work.root):
         try:
-            own.parent.mkdir(parents=True, exist_ok=True)
-            shutil.rmtree(own, ignore_errors=True)
-            for folder in (own / "data", own / "done"):
-                folder.mkdir(parents=True)
+            with cannot_write(str(out)):
+                own.parent.mkdir(parents=True, exist_ok=True)
+                shutil.rmtree(own, ignore_errors=True)
+                for folder in (own / "data", own / "done"):
+                    folder.mkdir(parents=True)
             for name, content in files:
                 write_bytes(own / "data" / name, content)
             with open(own / "rows.jsonl", "xb") as f:

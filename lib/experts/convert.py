@@ -19,7 +19,8 @@ from ..checkpoint.writer import Entry, alignment
 from ..conversion.entries import copied, report_row
 from ..conversion.open_files import OpenFiles
 from ..conversion.plan import CONFIG, SHARD_NBYTES, Plan, files_beside, new_json, shards_of
-from ..errors import CheckFailed, SourceNotFound, Unsupported, UsageProblem
+from ..conversion.run import require_safetensors
+from ..errors import CheckFailed, SourceNotFound, UsageProblem
 from ..families.gguf import refuse_payload
 from ..fp8.pairs import is_scale
 from . import config_change, payload, result
@@ -116,9 +117,7 @@ def plan(checkpoint: Checkpoint, wish: Wish) -> Plan:
 
 def _plan(checkpoint: Checkpoint, wish: Wish) -> Plan:
     refuse_payload(checkpoint)
-    if checkpoint.format != "safetensors":
-        what = f"{checkpoint.source}: format"
-        raise Unsupported(what, found=checkpoint.format, expected="safetensors")
+    require_safetensors(checkpoint)
     detection = detect_checkpoint(checkpoint)
     _refuse(checkpoint, [*checkpoint.problems, *_findings(detection)])
     if not detection.groups:

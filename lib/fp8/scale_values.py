@@ -18,6 +18,7 @@ from operator import add, itemgetter, sub
 from ..checkpoint.folder import Folder, Readable
 from ..checkpoint.regular_file import OpenFile
 from ..checkpoint.tensor import Problem, Tensor
+from ..progress import tracked
 
 GAP = 1 << 16
 """Bytes between two scales that are read along rather than skipped."""
@@ -59,7 +60,7 @@ def check(
     by_file: dict[str, list[Tensor]] = {}
     for file, some in groupby(scales, _FILE):
         by_file.setdefault(file, []).extend(some)
-    for file, group in by_file.items():
+    for file, group in tracked(by_file.items(), len(by_file), "reading scales", "file"):
         group.sort(key=_OFFSET)
         values.checked += len(group)
         with folder.open(file) as f:

@@ -182,7 +182,12 @@ def check(stored: str, wanted: str, what: str) -> None:
         Unsupported: names them and both types.
     """
     if stored != wanted and (stored, wanted) not in RULES:
-        raise Unsupported(f"{what}: cannot convert {stored} to {wanted}")
+        # of the names of formats none but those of FP8 begin so
+        hint = "ntool convert-fp8 SOURCE -o DIR --to bf16 makes dense weights of FP8"
+        raise Unsupported(
+            f"{what}: cannot convert {stored} to {wanted}",
+            hint=hint if stored.startswith("F8_") else None,
+        )
 
 
 def narrows(stored: str, wanted: str) -> bool:

@@ -35,11 +35,18 @@ def assets(plan: Plan) -> dict[str, bytes]:
         if raw is not None:
             files[f"{layout.TOKENIZER}/{name}"] = raw
         elif name in required:
-            raise SourceNotFound(f"{plan.checkpoint.source}: tokenizer file '{name}' is missing")
+            raise _no_tokenizer(plan.checkpoint, name)
     processor = plan.model.processor()
     if processor is not None:
         files[layout.PROCESSOR] = as_json(processor)
     return files
+
+
+def _no_tokenizer(checkpoint: Checkpoint, name: str) -> SourceNotFound:
+    return SourceNotFound(
+        f"{checkpoint.source}: tokenizer file '{name}' is missing",
+        hint="copy the tokenizer's files of the model into the checkpoint's folder",
+    )
 
 
 def tokenizer_names(checkpoint: Checkpoint, family: Any) -> tuple[str, ...]:
@@ -81,7 +88,7 @@ def special_tokens(
         )
         return dict.fromkeys(names, 0)
     if missing:
-        raise SourceNotFound(f"{checkpoint.source}: tokenizer file '{missing[0]}' is missing")
+        raise _no_tokenizer(checkpoint, missing[0])
     files = tokenizer_names(checkpoint, family)
     if not names and (dry_run or not files):
         return {}

@@ -19,6 +19,7 @@ from ..checkpoint.tensor import Checkpoint
 from ..errors import EnvironmentProblem, NtoolError, SourceNotFound, Unsupported, UsageProblem
 from ..families import gguf
 from . import layout
+from .not_a_package import refuse_part
 from .package import Package, inside, is_package, open_package
 
 WHERE = "NTOOL_CACHE names another folder"
@@ -110,6 +111,7 @@ def find(source: str) -> Found:
                 f"{source}: family", found=repr(family), expected=" or ".join(families.EXPORTED)
             )
         return Found(family, package, None)
+    refuse_part(source)
     checkpoint = open_checkpoint(source, local=True)
     gguf.refuse_payload(checkpoint)
     checkpoint.refuse_if_broken()

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_right
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ..checkpoint.hidden_folder import remove_left
 from ..checkpoint.onnx_external import External
 from ..checkpoint.regular_file import OpenFile, open_regular
 from ..checkpoint.safetensors_header import read_header
@@ -33,6 +34,7 @@ from ..checkpoint.writer import (
     write_data,
 )
 from ..errors import CheckFailed, Unsupported
+from ..progress import step
 from . import layout, sums
 from .beside import as_json
 from .checks.data import safetensors_name
@@ -71,7 +73,6 @@ def write(
     out: Path,
     *,
     force: bool = False,
-    progress: Callable[[int], object] = lambda n: None,
 ) -> tuple[int, int]:
     """Write a package anew; it appears under its name only when it is complete.
 
@@ -89,6 +90,7 @@ def write(
         EnvironmentProblem: not enough disk space, or it cannot be written.
     """
     check_output(out, [subject.root], force=force, marker=layout.MANIFEST)
+    remove_left(out)  # before the room is counted that they take
     moved = _moved(subject)
     graphs = {part.file: part for part in subject.parts}
     others = [n for n in _files(subject) if n not in moved and n not in graphs]
@@ -98,19 +100,22 @@ def write(
             _place(m, stack.enter_context(open_regular(m.real, m.name)))
         after = sum(m.data.nbytes for m in moved.values() if m.data)
         check_space(out, after + (16 << 20))
-        with new_folder(out, replace=layout.MANIFEST if force else None) as folder:
+        with (
+            new_folder(out, replace=layout.MANIFEST if force else None) as folder,
+            step(after, "writing") as bar,
+        ):
             for m in moved.values():
                 assert m.data is not None
                 target = folder / m.name
                 target.parent.mkdir(parents=True, exist_ok=True)
-                write_data(target, m.data, progress)
+                write_data(target, m.data, bar.update)
             for part in subject.parts:
                 write_bytes(folder / part.file, _graph(subject, part, moved))
             for name in others:
                 if name == layout.REPORT and subject.is_package:
                     write_bytes(folder / name, _report(subject, moved))
                 else:
-                    _copy(subject, name, folder, progress)
+                    _copy(subject, name, folder)
             if summed:
                 sums.write(str(folder))
     return sum(m.nbytes for m in moved.values()), after
@@ -231,7 +236,7 @@ def _report(subject: Subject, moved: dict[str, Moved]) -> bytes:
     return as_json(report)
 
 
-def _copy(subject: Subject, name: str, folder: Path, progress: Callable[[int], object]) -> None:
+def _copy(subject: Subject, name: str, folder: Path) -> None:
     """One other file, as it is; what a link leads to, where it may lead there."""
     real, why = subject.resolve(name)
     if real is None:
@@ -240,7 +245,7 @@ def _copy(subject: Subject, name: str, folder: Path, progress: Callable[[int], o
     target.parent.mkdir(parents=True, exist_ok=True)
     with open_regular(real, name) as f:
         entry = _entry(name, "", (), f, 0, f.nbytes)
-        write_data(target, DataFile(name, b"", (entry,) if f.nbytes else ()), progress)
+        write_data(target, DataFile(name, b"", (entry,) if f.nbytes else ()), lambda n: None)
 
 
 def record(before: int, after: int, out: str) -> dict[str, Any]:

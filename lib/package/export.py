@@ -4,7 +4,8 @@ folder."""
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+import shlex
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,8 @@ from ..graph.builder import IR_VERSION, OPSET, Graph
 from ..graph.external import point_at
 from ..graph.standard import foreign_nodes
 from ..numeric.convert import Band, Tally, convert, narrows
+from ..progress import step, tracked
+from ..suggestions import did_you_mean
 from . import in_place, layout, linked, manifest
 from .beside import as_json, assets, special_tokens
 from .bindings import Binding, Bindings
@@ -175,13 +178,18 @@ def plan(
         EnvironmentProblem: the file system cannot do what `data` asks for.
     """
     if checkpoint.format == "package":
-        raise Unsupported(f"{checkpoint.source}: is a package already", expected="a checkpoint")
+        raise Unsupported(
+            f"{checkpoint.source}: is a package already",
+            expected="a checkpoint",
+            hint=f"ntool verify-package {shlex.quote(checkpoint.source)} checks it",
+        )
     gguf.refuse_payload(checkpoint)
     checkpoint.refuse_if_broken(headers_only=True)  # the family judges names and shapes first
     if checkpoint.config_hash is None:
-        raise SourceNotFound(
-            f"{checkpoint.source}: config.json: no such file", hint="give the checkpoint's folder"
-        )
+        hint = "give the checkpoint's folder"
+        if checkpoint.format == "onnx":
+            hint = "this is a graph already; ntool verify-package checks graphs"
+        raise SourceNotFound(f"{checkpoint.source}: config.json: no such file", hint=hint)
     family = find(checkpoint.config, f"{checkpoint.source}: config.json")
     named = list(dict.fromkeys(names))
     for name in named:
@@ -189,9 +197,7 @@ def plan(
         if reason is not None:
             raise Unsupported(f"component '{name}': {reason}")
         if name not in family.COMPONENTS:
-            raise SourceNotFound(
-                f"component '{name}'", expected=f"one of {', '.join(family.COMPONENTS)}"
-            )
+            raise _no_component(f"component '{name}'", name, family.COMPONENTS)
     if provider not in PROVIDERS:
         raise UsageProblem("--ep", found=provider, expected=" or ".join(PROVIDERS))
     if reading not in READINGS:
@@ -199,13 +205,12 @@ def plan(
     own = dict(dtypes or {})
     for name in own:
         if name not in family.COMPONENTS:
-            raise SourceNotFound(f"--set {name}", expected=f"one of {', '.join(family.COMPONENTS)}")
+            raise _no_component(f"--set {name}", name, family.COMPONENTS)
     model = open_model(family, checkpoint, Wishes(text_only, dequantize, reading, provider))
     checkpoint.refuse_if_broken()
     for name in (*named, *own):
         if name not in model.components:
-            expected = f"one of {', '.join(model.components)}"
-            raise SourceNotFound(f"component '{name}' of a text-only export", expected=expected)
+            raise _no_component(f"component '{name}' of a text-only export", name, model.components)
     limit = Limit(model.shard_nbytes) if limit is None else limit
     if model.most_shard_nbytes is not None and limit.nbytes > model.most_shard_nbytes:
         expected = f"at most {model.most_shard_nbytes} bytes"
@@ -224,7 +229,7 @@ def plan(
             model.refuse(name, codes[name], force_f16=force_f16)
     components, every = [], {}
     sources = OpenFiles(checkpoint.folder, checkpoint.stamps)
-    for name, code in codes.items():
+    for name, code in tracked(codes.items(), len(codes), "building graphs", "graph"):
         bindings = Bindings(model.checkpoint, model.rename)
         graph = model.build(name, bindings, DTYPES[code], tokens)
         every[name] = bindings.bound
@@ -244,6 +249,13 @@ def plan(
             refuse_foreign(made, component)
     linked.choose(data, checkpoint, components, out)
     return made
+
+
+def _no_component(what: str, name: str, known: Iterable[str]) -> SourceNotFound:
+    known = list(known)
+    return SourceNotFound(
+        what, expected=f"one of {', '.join(known)}", hint=did_you_mean(name, known)
+    )
 
 
 def refuse_foreign(plan: Plan, component: Component) -> None:
@@ -295,7 +307,6 @@ def write(
     out: Path | None,
     *,
     force: bool = False,
-    progress: Callable[[int], object] = lambda n: None,
 ) -> list[Problem]:
     """Write the package. It appears under its name only when it is complete.
 
@@ -321,6 +332,7 @@ def write(
         kept_open(checkpoint, plan.model.checkpoint),
         plan.sources,
         new_folder(out, replace=layout.MANIFEST if force else None) as folder,
+        step(plan.nbytes, "exporting") as bar,
     ):
         for component in plan.components:
             target = folder / component.name
@@ -329,7 +341,7 @@ def write(
                 linked.write_shards(component, target, checkpoint.stamps)
             else:
                 for data in component.files:
-                    write_file(target, data, progress)
+                    write_file(target, data, bar.update)
             write_bytes(folder / component.graph_file, graph_bytes(plan, component))
         for name, content in _beside(plan).items():
             write_bytes(folder / name, content)

@@ -16,6 +16,7 @@ from ..checkpoint.regular_file import open_regular
 from ..errors import InputError, SourceNotFound, Unsupported, UsageProblem
 from ..runtime import arrays
 from ..sampling.image import PNG_SIGNATURE, read_png_recipe
+from ..suggestions import did_you_mean, near_path
 
 COMPONENT = "component"
 """Metadata of a file of ports that names the component: a text of its own, or in ntool's object."""
@@ -58,8 +59,10 @@ def open_goldens(given: Iterable[str], components: Collection[str]) -> list[Gold
 
 def _open(text: str, components: Collection[str]) -> Golden:
     component, path = _split(text, components)
+    if not path:
+        raise UsageProblem(f"--golden '{text}'", found="no file", expected="[COMPONENT=]FILE")
     if "\0" in path or not os.path.lexists(path):
-        raise SourceNotFound(f"--golden {path}: no such file")
+        raise SourceNotFound(f"--golden {path}: no such file", hint=near_path(path))
     if _begins(path, PNG_SIGNATURE):
         if component is not None:
             raise UsageProblem(f"--golden {text}", expected="a picture without COMPONENT=")
@@ -87,7 +90,8 @@ def _open(text: str, components: Collection[str]) -> Golden:
     if component is None and named is not None:
         if named not in components:
             expected = f"one of {', '.join(components)}"
-            raise SourceNotFound(f"{path}: component", found=named, expected=expected)
+            hint = did_you_mean(str(named), components)
+            raise SourceNotFound(f"{path}: component", found=named, expected=expected, hint=hint)
         component = str(named)
     return Golden(path, component, file)
 
@@ -97,9 +101,12 @@ def _split(text: str, components: Collection[str]) -> tuple[str | None, str]:
     head, equals, tail = text.partition("=")
     if not equals or (head not in components and os.path.lexists(text)):
         return None, text
+    if not head:
+        raise UsageProblem(f"--golden '{text}'", found="no component", expected="[COMPONENT=]FILE")
     if head not in components:
         expected = f"one of {', '.join(components)}"
-        raise SourceNotFound(f"--golden {text}: component '{head}'", expected=expected)
+        hint = did_you_mean(head, components)
+        raise SourceNotFound(f"--golden {text}: component '{head}'", expected=expected, hint=hint)
     return head, tail
 
 

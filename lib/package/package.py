@@ -13,6 +13,7 @@ from ..checkpoint.paths import contained, path_fault
 from ..checkpoint.regular_file import read_file
 from ..checkpoint.strict_json import has_lone_surrogate, load_object, read_object
 from ..errors import InputError, SourceNotFound, Unsupported
+from ..suggestions import did_you_mean
 from . import layout, schema
 
 MAX_MANIFEST = 64 << 20
@@ -41,7 +42,9 @@ class Package:
         components = self.manifest["components"]
         if component not in components:
             raise SourceNotFound(
-                f"{self.root}: component '{component}'", expected=f"one of {', '.join(components)}"
+                f"{self.root}: component '{component}'",
+                expected=f"one of {', '.join(components)}",
+                hint=did_you_mean(component, components),
             )
         return self.root / inside(components[component]["graph"], f"{self.root}: {layout.MANIFEST}")
 

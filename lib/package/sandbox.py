@@ -12,12 +12,13 @@ from __future__ import annotations
 import dataclasses
 import errno
 import os
+import time
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from .. import errors
+from .. import errors, progress
 from ..errors import NtoolError
 from ..runtime import child as processes
 from ..runtime.child import Channel, Child, Closed, Late
@@ -25,6 +26,7 @@ from .checks.catalogue import BY_ID
 from .checks.subject import Check, Finding, Options, Part, Subject, bad, not_applicable
 from .checks.weights import open_source
 from .limits import Limits, allow, confine
+from .remote_progress import KINDS, Shown, listener
 
 UNTIMED = ("data.", "weights.")
 """Checks that read as long as there are bytes, by code of our own that is bounded by them."""
@@ -115,13 +117,27 @@ class Sandbox:
     def _asked(self, request: list[Any], *, timed: bool) -> list[Finding] | Fate | None:
         """Findings; how the process ended; None if it did so in a step that is now known to end
         it, so that asking again gets further."""
+        with Shown() as shown:
+            return self._heard(request, timed, shown)
+
+    def _heard(self, request: list[Any], timed: bool, shown: Shown) -> list[Finding] | Fate | None:
         steps: list[tuple[str, str]] = []
         seconds = self._limits.seconds
+        since = time.monotonic()
         try:
             child = self._child or self._start()
             child.channel.send(request)
             while True:
-                kind, *rest = child.channel.receive(seconds if timed or steps else None)
+                left = None
+                if seconds is not None and (timed or steps):
+                    left = max(seconds - (time.monotonic() - since), 0)
+                kind, *rest = child.channel.receive(left)
+                if kind in KINDS:
+                    shown.take(kind, rest)
+                    if left == 0:  # signs of life buy no time
+                        raise Late
+                    continue
+                since = time.monotonic()
                 if kind == "enter":
                     steps.append((str(rest[0]), str(rest[1])))
                 elif kind == "leave":
@@ -216,6 +232,7 @@ def serve(
         if name in parts:
             parts[name].ends[step] = told(parts[name], fate)
     confine(limits)
+    progress.listen(listener(channel))
     while True:
         try:
             kind, *rest = channel.receive()

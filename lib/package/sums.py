@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from ..checkpoint.paths import contained, path_fault
 from ..checkpoint.regular_file import open_regular, read_all
 from ..errors import InputError, NtoolError
+from ..progress import step
 from . import layout
 
 NAME = layout.SUMS
@@ -101,27 +102,52 @@ def digest(root: str, name: str, progress: Callable[[int], object] = lambda n: N
     return h.hexdigest()
 
 
-def digests(
-    root: str, names: Iterable[str], progress: Callable[[int], object] = lambda n: None
-) -> Iterator[tuple[str, str | InputError]]:
+def digests(root: str, names: Iterable[str]) -> Iterator[tuple[str, str | InputError]]:
     """(name, SHA-256 in hex or why there is none) of files of a folder, in their order; several at
     once: neither reading nor hashing holds other threads up."""
     from concurrent.futures import ThreadPoolExecutor
 
     def one(name: str) -> str | InputError:
         try:
-            return digest(root, name, progress)
+            return digest(root, name, bar.update)
         except InputError as e:
             return e
         except NtoolError as e:
             return InputError(e.message)
 
     names = list(names)
-    with ThreadPoolExecutor(min(THREADS, os.cpu_count() or 1)) as pool:
+    total = sum(_size(os.path.join(root, name)) for name in names)
+    with (
+        step(total, "hashing") as bar,
+        ThreadPoolExecutor(min(THREADS, os.cpu_count() or 1)) as pool,
+    ):
         yield from zip(names, pool.map(one, names), strict=True)
 
 
-def write(root: str, progress: Callable[[int], object] = lambda n: None) -> int:
+def _size(path: str) -> int:
+    try:
+        return os.stat(path).st_size
+    except OSError:  # hashing it says what is wrong
+        return 0
+
+
+def check_place(root: str) -> str:
+    """The path of the list of a folder, if it can be written there.
+
+    Raises:
+        InputError: a link is in its place.
+        EnvironmentProblem: the folder is not writable.
+    """
+    from ..checkpoint.output_file import require_writable
+
+    path = os.path.join(root, NAME)
+    if os.path.islink(path):
+        raise InputError(f"{NAME}: a symbolic link", expected="a file of the package, or none")
+    require_writable(path, root)
+    return path
+
+
+def write(root: str) -> int:
     """Write SHA256SUMS of all files; returns how many.
 
     Raises:
@@ -130,16 +156,14 @@ def write(root: str, progress: Callable[[int], object] = lambda n: None) -> int:
     """
     from ..checkpoint.output_file import write_whole
 
-    path = os.path.join(root, NAME)
-    if os.path.islink(path):
-        raise InputError(f"{NAME}: a symbolic link", expected="a file of the package, or none")
+    path = check_place(root)
     names = files(root)
     for name in names:
         fault = path_fault(name)
         if fault:
             raise InputError(f"file '{name}' {fault}", hint=f"rename it; {NAME} cannot list it")
     lines = []
-    for name, found in digests(root, names, progress):
+    for name, found in digests(root, names):
         if isinstance(found, InputError):
             raise found
         lines.append(f"{found}  {name}\n")

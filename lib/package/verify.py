@@ -9,6 +9,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from ..errors import UsageProblem
+from ..suggestions import did_you_mean
 from .checks.catalogue import BY_ID, CHECKS
 from .checks.subject import Check, Finding, Part, Subject, not_applicable
 
@@ -28,7 +29,9 @@ def select(
     ids = [c.id for c in CHECKS]
     for pattern in (*wanted, *skipped):
         if not any(fnmatchcase(i, pattern) for i in ids):
-            raise UsageProblem(f"check '{pattern}'", expected=f"ids or globs of: {', '.join(ids)}")
+            expected = f"ids or globs of: {', '.join(ids)}"
+            hint = did_you_mean(pattern, ids)
+            raise UsageProblem(f"check '{pattern}'", expected=expected, hint=hint)
     chosen = [
         i
         for i in ids
@@ -72,6 +75,11 @@ def verify(
                 if i in named and finding.ok is None and finding.see is None:
                     finding = replace(finding, ok=False, reason=finding.reason or "not-applicable")
                 yield i, _placed(finding, part)
+
+
+def count(subject: Subject, ids: Sequence[str]) -> int:
+    """How many times a check is run, where nothing keeps one from it."""
+    return sum(len(_places(BY_ID[i], subject)) for i in ids)
 
 
 def _places(check: Check, subject: Subject) -> tuple[Part | None, ...]:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from ..checkpoint.tensor import Problem
 from ..errors import InputError, NtoolError, UsageProblem
+from ..progress import tracked
 from . import diff, fingerprint, render
 from .config_process import Runner
 from .contract import Missing, Version, compare, compare_facts, version_below
@@ -194,7 +195,8 @@ class Project:
         snippets = Snippets()
         libraries: dict[tuple[Path, ...], Library] = {}
         written: dict[Path, str] = {}
-        for outcome in list(self.plans()):
+        plans = list(tracked(self.plans(), None, "loading", "config"))
+        for outcome in tracked(plans, len(plans), "building", "config"):
             plan, path = outcome.plan, outcome.path
             if plan is None or path is None:
                 yield outcome
@@ -235,7 +237,8 @@ class Project:
 
     def contracts(self, old: Path, new: Path) -> Iterator[Outcome]:
         """Every config with what changed under its patches between two versions of its source."""
-        for outcome in list(self.plans()):
+        plans = list(tracked(self.plans(), None, "loading", "config"))
+        for outcome in tracked(plans, len(plans), "comparing", "config"):
             if (plan := outcome.plan) is not None:
                 try:
                     versions = [version_below(root, plan.source_module) for root in (old, new)]

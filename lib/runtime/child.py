@@ -12,6 +12,7 @@ import os
 import select
 import signal
 import sys
+import threading
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -42,6 +43,7 @@ class Channel:
     def __init__(self, source: int, target: int) -> None:
         self._source, self._target = source, target
         self._buffer = bytearray()
+        self._sending = threading.Lock()
 
     def send(self, value: Any) -> None:
         """
@@ -50,8 +52,9 @@ class Channel:
         """
         rest = memoryview(json.dumps(value).encode() + b"\n")
         try:
-            while rest:
-                rest = rest[os.write(self._target, rest) :]
+            with self._sending:
+                while rest:
+                    rest = rest[os.write(self._target, rest) :]
         except OSError as e:
             raise Closed from e
 

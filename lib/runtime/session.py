@@ -18,6 +18,7 @@ import ml_dtypes
 import numpy as np
 
 from ..errors import EnvironmentProblem, InputError, NtoolError, Unsupported, UsageProblem
+from ..progress import step
 from .arrays import Arrays
 
 
@@ -132,8 +133,11 @@ class Session:
         if device[0] == "cuda":
             providers.insert(0, ("CUDAExecutionProvider", {"device_id": device[1]}))
         try:
-            given = str(model) if isinstance(model, Path) else model
-            self._session = ort.InferenceSession(given, options, providers=providers)
+            if isinstance(model, Path):
+                with step(None, f"loading {path.parent.name}", ""):
+                    self._session = ort.InferenceSession(str(model), options, providers=providers)
+            else:
+                self._session = ort.InferenceSession(model, options, providers=providers)
         except Exception as e:  # onnxruntime raises pybind classes of no common base
             raise explain(e, f"{path}: cannot load") from e
         if device[0] == "cuda" and "CUDAExecutionProvider" not in self._session.get_providers():

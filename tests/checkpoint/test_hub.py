@@ -89,6 +89,9 @@ def test_contradictions_and_what_is_not_there(hub: LoopbackHub, tmp_path: Path) 
     assert "HF_TOKEN" in str(e.value.hint)  # it may be private
     with pytest.raises(SourceNotFound, match=r"no file 'x\.safetensors'"):
         open_checkpoint("hf://org/model/x.safetensors")
+    with pytest.raises(SourceNotFound, match="no file") as e:
+        open_checkpoint(f"hf://org/model/{ONE.replace('l-', 'll-')}")
+    assert e.value.hint == f"did you mean '{ONE}'?"
     for source in ("org/model", "hf://org/model", "s3://bucket/x", "http://127.0.0.1:1/x"):
         with pytest.raises(Unsupported, match="this command reads no"):
             open_checkpoint(source, local=True)

@@ -138,6 +138,24 @@ def test_wrong_use(package: Path, arguments: tuple[str, ...]) -> None:
     assert done.returncode == 2 and "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--manifest", ""), "--manifest: found nothing"),
+        (("--against", ""), "--against: found nothing"),
+        (("--report", "x.html", "--picture", ""), "--picture: found nothing"),
+        (("--check", "layout.*", "--manifest", "x"), "a selection without data.hash"),
+        (("--check", "layout.shema"), "hint: did you mean 'layout.schema'?"),
+        (("--skip", "run.lod"), "hint: did you mean 'run.load'?"),
+    ],
+)
+def test_options_that_would_be_ignored(
+    package: Path, options: tuple[str, ...], words: str, tmp_path: Path
+) -> None:
+    done = ntool(package, *options)
+    assert done.returncode == 2 and words in done.stderr and not records(done)[1:-1]
+
+
 def test_no_package(tmp_path: Path) -> None:
     assert ntool(tmp_path).returncode == 4
     assert ntool(tmp_path / "nope").returncode == 4
@@ -374,12 +392,54 @@ def test_checkpoint_of_no_known_family(package: Path, tmp_path: Path) -> None:
 def test_a_checkpoint_is_no_package(tmp_path: Path) -> None:
     from ntool.lib import demo
 
-    for given in (demo.path("shapes"), "demo:shapes", f"{demo.path('shapes')}/config.json"):
+    folder = demo.path("shapes")
+    spaced = tmp_path / "a b"
+    spaced.symlink_to(folder)
+    for given, source in (
+        (folder, folder),
+        ("demo:shapes", "demo:shapes"),
+        (f"{folder}/config.json", folder),
+        (f"{folder}/model.safetensors.index.json", folder),
+        (spaced, f"'{spaced}'"),
+    ):
         done = ntool(given)
         assert done.returncode == 4
-        assert f"hint: ntool export-component {given} -o PKG\n" in done.stderr
-    (tmp_path / "a b").mkdir()
-    assert f"export-component '{tmp_path}/a b' -o PKG" in ntool(tmp_path / "a b").stderr
+        assert f"hint: ntool export-component {source} -o PKG\n" in done.stderr
+
+
+def test_other_things_are_no_package(package: Path, tmp_path: Path) -> None:
+    """What they are, and the command that takes them."""
+    files = {
+        "x.png": b"\x89PNG\r\n\x1a\n",
+        "x.gguf": b"GGUF\x03\0\0\0",
+        "x.safetensors": b"\x02\0\0\0\0\0\0\0{}",
+        "x.txt": b"x",
+    }
+    for name, data in files.items():
+        (tmp_path / name).write_bytes(data)
+    (tmp_path / "loose").mkdir()
+    (tmp_path / "loose" / "x.safetensors").write_bytes(files["x.safetensors"])
+    (tmp_path / "empty").mkdir()
+    for given, what, hint in (
+        ("x.png", "a PNG picture", "ntool verify-package PKG --golden {} draws it again"),
+        ("x.gguf", "a GGUF file", "ntool inspect-headers {}"),
+        ("x.safetensors", "a safetensors file", "ntool inspect-headers {}"),
+        ("loose", "safetensors files", "ntool inspect-headers {}"),
+        ("empty", "no package here (package.json", "ntool export-component SOURCE -o PKG makes"),
+        (package / "package.json", "a file of a package", f"give the package itself: {package}\n"),
+        (
+            package / "embedding" / "model.safetensors",
+            "a file",
+            f"give the package itself: {package}\n",
+        ),
+        (package / "tokenizer", "a folder of a package", f"give the package itself: {package}\n"),
+        (str(package)[:-1], "no such file or folder", f"did you mean '{package}'?"),
+    ):
+        done = ntool(tmp_path / given)
+        assert done.returncode == 4
+        message, told = done.stderr.splitlines(keepends=True)
+        assert what in message and f"hint: {hint.format(tmp_path / given)}" in told
+    assert ntool(tmp_path / "x.txt").stderr.count("\n") == 1
 
 
 # -- subsets -------------------------------------------------------------------------------------

@@ -156,6 +156,68 @@ def test_where_it_is_not_written(package: Path, tmp_path: Path, ntool: Run) -> N
     assert contents(there) == contents(package)
 
 
+@pytest.mark.parametrize(
+    ("out", "code", "words"),
+    [
+        ("there", 2, "output 'there' exists"),
+        ("work.txt", 2, "is not a folder"),
+        ("work.txt/out", 4, "no folder 'work.txt'"),
+        ("work.txt/more/out", 4, "no folder 'work.txt/more'"),
+        ("loop", 2, "is not a folder"),
+        ("x" * 300, 6, "cannot write: File name too long"),
+        ("", 2, "expected a folder name"),
+    ],
+)
+def test_outputs_are_judged_before_the_first_check(
+    out: str, code: int, words: str, package: Path, tmp_path: Path, ntool: Run,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    os.mkdir("there")
+    Path("there/work.txt").write_text("mine")
+    Path("work.txt").write_text("mine")
+    os.symlink("loop", "loop")
+    before = contents(tmp_path)
+    done = ntool("verify-package", package, "--no-run", "--compact", out, code=code)
+    assert words in done.err and done.of("check") == []
+    assert contents(tmp_path) == before
+
+
+def test_nothing_that_is_read_or_written_is_replaced(
+    package: Path, tmp_path: Path, ntool: Run
+) -> None:
+    """A package with the page or a golden in it is not what --compact --force may replace."""
+    out = tmp_path / "out"
+    shutil.copytree(package, out)
+    shutil.copy(package / "package.json", out / "sums")
+    check = ("verify-package", package, "--check", "data.*", "--compact", out, "--force")
+    for option in (("--report", out / "r.html"), ("--manifest", out / "sums")):
+        done = ntool(*check, *option, code=2)
+        assert "one is or holds" in done.err and done.of("check") == []
+
+
+def test_a_link_stays_and_what_it_leads_to_is_replaced(
+    package: Path, tmp_path: Path, ntool: Run
+) -> None:
+    """As with every other output, and with `cp` into a link."""
+    target, link = tmp_path / "target", tmp_path / "link"
+    target.mkdir()
+    shutil.copy(package / "package.json", target)
+    (target / "old.txt").write_text("of the package before")
+    link.symlink_to("target")
+    ntool("verify-package", package, "--no-run", "--compact", link, code=2)
+    ntool("verify-package", package, "--no-run", "--compact", link, "--force")
+    assert os.readlink(link) == "target" and not target.is_symlink()
+    assert contents(target) == contents(package)
+    assert sorted(os.listdir(tmp_path)) == ["link", "pkg", "target"]
+    # a link to the package itself is the package
+    link.unlink()
+    link.symlink_to("pkg")
+    before = contents(package)
+    done = ntool("verify-package", package, "--no-run", "--compact", link, "--force", code=2)
+    assert "one is or holds" in done.err and contents(package) == before
+
+
 def test_a_package_that_does_not_hold_is_not_written(
     package: Path, tmp_path: Path, ntool: Run
 ) -> None:

@@ -247,7 +247,12 @@ def test_a_lone_graph(ntool: Run, demo_package: Path, tmp_path: Path) -> None:
         ("link.html", 2, "lies in the input"),
         ("sums", 2, "are one file"),
         ("nowhere/r.html", 4, "no folder"),
+        ("sums/r.html", 4, "no folder"),
+        ("dangling.html", 4, "a link to"),
+        ("x" * 300, 6, "cannot write: File name too long"),
         ("folder", 2, "is a folder"),
+        ("folder/", 2, "is a folder's name"),
+        ("", 2, "expected a file name"),
     ],
 )
 def test_outputs_that_are_refused(
@@ -256,6 +261,7 @@ def test_outputs_that_are_refused(
 ) -> None:  # fmt: skip
     monkeypatch.chdir(tmp_path)
     os.symlink(demo_package / "package.json", "link.html")
+    os.symlink("nowhere/r.html", "dangling.html")
     os.mkdir("folder")
     Image.new("RGB", (8, 8)).save("golden.png")
     Path("sums").write_text("x")

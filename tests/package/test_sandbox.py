@@ -308,3 +308,82 @@ def test_limits_grow_with_the_package(tmp_path: Path) -> None:
     assert small.nbytes is not None and large.nbytes is not None
     assert large.nbytes - small.nbytes == 30_000_000_000
     assert limits_for(str(tmp_path), 1, 5, 1 << 30) == Limits(5, 1 << 30)
+
+
+# -- progress from the other process --------------------------------------------------------------
+
+
+def told_progress(subject: Subject, part: Part) -> list[Finding]:
+    from ntool.lib import progress
+
+    with progress.step(10, "reading", "B") as bar:
+        for _ in range(10):
+            time.sleep(0.03)
+            bar.update(1)
+    return []
+
+
+def flooded(subject: Subject, part: Part) -> list[Finding]:
+    from ntool.lib import progress
+
+    with progress.step(None, "reading", "B") as bar:
+        while True:
+            time.sleep(0.001)
+            bar.update(1)
+            bar.label("still here")
+
+
+def strange(subject: Subject, part: Part) -> list[Finding]:
+    from ntool.lib import progress
+
+    with progress.step(-5, "\x1b[31m", "B"):
+        return []
+
+
+@pytest.fixture
+def heard() -> Iterator[list[Any]]:
+    """What a listener of this process is told."""
+    from contextlib import contextmanager
+
+    from ntool.lib import progress
+
+    told: list[Any] = []
+
+    class Kept(progress.NoBar):
+        def update(self, n: int = 1) -> None:
+            told.append(n)
+
+    @contextmanager
+    def listener(total: int | None, what: str, unit: str) -> Iterator[Any]:
+        told.append((total, what, unit))
+        yield Kept()
+        told.append("over")
+
+    progress.listen(listener)
+    yield told
+    progress.listen(progress.nobody)
+
+
+def test_progress_of_the_checks_is_told(
+    package: Path, heard: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check = Check("run.told", "", told_progress)
+    monkeypatch.setitem(catalogue.BY_ID, check.id, check)
+    with Sandbox(Subject(str(package)), LIMITS, "fork") as sandbox:
+        assert sandbox.run(check, sandbox._subject.parts[0]) == []
+    first, *counts, last = heard
+    assert first == (10, "reading", "B") and last == "over" and sum(counts) == 10
+    assert len(counts) > 1  # now and then, not in the end alone
+
+
+@pytest.mark.parametrize(("run", "reason"), [(flooded, "time"), (strange, "crashed")])
+def test_progress_buys_no_time_and_shows_nothing_strange(
+    run: Any, reason: str, package: Path, heard: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check = Check("run.odd", "", run)
+    monkeypatch.setitem(catalogue.BY_ID, check.id, check)
+    started = time.monotonic()
+    with Sandbox(Subject(str(package)), Limits(1.0, 4 << 30), "fork") as sandbox:
+        [finding] = sandbox.run(check, sandbox._subject.parts[0])
+    assert finding.reason == reason and time.monotonic() - started < 20
+    assert heard[-1:] in ([], ["over"]) and "\x1b" not in str(heard)

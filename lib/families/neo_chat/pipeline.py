@@ -15,6 +15,7 @@ import numpy as np
 
 from ...errors import InputError, SourceNotFound, Unsupported
 from ...package.package import Package
+from ...progress import step, tracked
 from ...runtime import arrays
 from ...runtime.memory import Phase
 from ...runtime.session import DEFAULT, Session, Settings
@@ -214,7 +215,9 @@ class Pipeline:
     def encode_rows(self, rows: np.ndarray, grids: Sequence[tuple[int, int]]) -> Pictures:
         """Features of patch rows [N, 3 P P] of pictures with patch grids (gh, gw)."""
         feeds: arrays.Arrays = {"pixel_values": rows, "grid_hw": np.array(grids, np.int64)}
-        features = self.session("vision_encoder").run(feeds)["image_features"]
+        session = self.session("vision_encoder")
+        with step(None, "encoding pictures", ""):
+            features = session.run(feeds)["image_features"]
         m = self.sizes.merge
         return Pictures(features, tuple((gh // m, gw // m) for gh, gw in grids))
 
@@ -310,7 +313,8 @@ class Pipeline:
         prefix = Prefix(
             tokens[:, :0], np.zeros(shape, np.int64), self.empty_cache(), np.zeros(0), {}
         )
-        self.extend(prefix, tokens, p, pictures, keep=tokens.shape[1] if all_logits else 1)
+        with step(None, "prefill", ""):
+            self.extend(prefix, tokens, p, pictures, keep=tokens.shape[1] if all_logits else 1)
         return prefix
 
     def think(self, prefix: Prefix, limit: int = THINK_TOKENS) -> str:
@@ -413,7 +417,7 @@ class Pipeline:
         token leaves the prefix in front of it.
         """
         stop = self.tokens["<|im_end|>"]
-        for _ in range(count):
+        for _ in tracked(range(count), count, "decoding", "token"):
             chosen = int(prefix.logits[0, -1].argmax())
             yield chosen
             if chosen == stop:

@@ -8,6 +8,7 @@ from typing import Any
 from ...checkpoint.output_file import check_new_files
 from ...errors import UsageProblem
 from ...package.package import Package
+from ...progress import tracked
 from ...runtime.session import Settings
 from ...sampling.euler import Step
 from ...sampling.image import recipe_text, write_png
@@ -141,7 +142,7 @@ def interleaved(
         o["decode"] or defaults["max_new_tokens"],
         on_step,
     )
-    for event in made.events():
+    for event in tracked(made.events(), None, "writing and drawing", "token"):
         if isinstance(event, int):
             yield "token", word(pipeline, len(made.picked) - 1, event)
             continue

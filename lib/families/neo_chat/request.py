@@ -12,6 +12,7 @@ from typing import Any
 
 from ...checkpoint.strict_json import has_lone_surrogate
 from ...errors import InputError, UsageProblem
+from ...suggestions import did_you_mean
 from ...text.given import parse_tokens, read_list, read_text
 from . import prompts
 from .processor import pixel_limits
@@ -50,7 +51,8 @@ class Request:
 
     def __post_init__(self) -> None:
         if self.task not in TASKS:
-            raise UsageProblem("--task", found=self.task, expected=" or ".join(TASKS))
+            hint = did_you_mean(self.task, TASKS)
+            raise UsageProblem("--task", found=self.task, expected=" or ".join(TASKS), hint=hint)
         if self.images and self.task not in WITH_PICTURES:
             raise UsageProblem(
                 f"--image with task {self.task}", expected=f"task {' or '.join(WITH_PICTURES)}"

@@ -14,6 +14,8 @@ import numpy as np
 
 from ...errors import InputError
 from ...package.package import Package
+from ...progress import step as shown
+from ...progress import tracked
 from ...runtime import arrays
 from ...runtime.session import DEFAULT, Session, Settings, host_view, to_numpy
 from ...runtime.sessions import Sessions
@@ -157,7 +159,8 @@ class Pipeline:
                 values[f"{component}.{PIXELS}"] = self.session(component).cast(PIXELS, seen.rows)
                 values[f"{component}.{GRIDS}"] = np.array(seen.grids, np.int64)
         state = {s.input: s.empty(len(ids)) for s in self.workflow.states}
-        logits, after = self._pass(self._names(seen), values, state, keep)
+        with shown(None, "prefill", ""):
+            logits, after = self._pass(self._names(seen), values, state, keep)
         kept = np.array(logits if all_logits else logits[:, -1:])
         real = mask if all_logits else np.ones((len(ids), 1), np.int64)
         _refuse_nonfinite(kept, real)
@@ -188,7 +191,7 @@ class Pipeline:
         """
         running = np.ones(len(prefix.ids), bool)
         chosen = np.zeros(len(prefix.ids), np.int64)
-        for i in range(count):
+        for i in tracked(range(count), count, "decoding", "token"):
             best = prefix.logits[:, -1].astype(np.float32, copy=False).argmax(axis=-1)
             chosen = np.where(running, best, chosen)
             yield [int(t) if r else None for t, r in zip(chosen, running, strict=True)]

@@ -12,6 +12,7 @@ from ...checkpoint.tensor import Checkpoint, Problem, Tensor, first_of
 from ...errors import InputError, SourceNotFound, Unsupported
 from ...fp8.pairs import FP8, Pairs, pair
 from ...fp8.settings import QUANTIZATION, read_settings
+from ...progress import BYTES, tracked
 from ..values import Values
 from . import fp8_contract
 from .config import Qwen4ExpConfig
@@ -186,7 +187,9 @@ def check_tied(checkpoint: Checkpoint) -> None:
         if found != wanted:
             raise InputError(f"{what}: {part}", found=found, expected=wanted)
     at = 0
-    for ours, theirs in zip_longest(checkpoint.bands(head), checkpoint.bands(embed), fillvalue=b""):
+    bands = zip_longest(checkpoint.bands(head), checkpoint.bands(embed), fillvalue=b"")
+    comparing = tracked(bands, head.nbytes, "comparing tied weights", BYTES, lambda b: len(b[0]))
+    for ours, theirs in comparing:
         if ours != theirs:
             pairs = enumerate(zip(ours, theirs, strict=False))
             inside = next((i for i, (a, b) in pairs if a != b), min(len(ours), len(theirs)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -54,8 +55,15 @@ def values(subject: Subject) -> list[Finding]:
         try:
             findings += _judged(subject, golden)
         except NtoolError as e:
-            findings.append(bad(f"{golden.path}: {one_line(e)}", reason="golden"))
+            findings.append(bad(_of(golden.path, e), reason="golden"))
     return findings
+
+
+def _of(path: str, error: NtoolError) -> str:
+    """An error about a golden, which names the file once."""
+    text = one_line(error)
+    named = text.startswith((f"{path}: ", f"{Path(path)}: "))  # readers of arrays say it as a Path
+    return text if named else f"{path}: {text}"
 
 
 def _judged(subject: Subject, golden: Golden) -> Iterator[Finding]:
@@ -136,7 +144,7 @@ def _component(
         found = run_component(subject, part.name, feeds)
     except NtoolError as e:
         shapes = {k: list(v.shape) for k, v in list(feeds.items())[:SHOWN]}
-        yield bad(f"{path}: {one_line(e)}", None, shapes, component=part.name, reason="run")
+        yield bad(_of(path, e), None, shapes, component=part.name, reason="run")
         return
     if not any(found[name].size for name in wanted):
         text = f"{path}: outputs of no elements: {', '.join(wanted)}"

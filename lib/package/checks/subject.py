@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import shutil
 import tempfile
 import weakref
@@ -18,8 +17,9 @@ from onnx import ModelProto
 from ...checkpoint.paths import contained
 from ...checkpoint.regular_file import read_all
 from ...checkpoint.strict_json import load_object
-from ...errors import InputError, NtoolError, SourceNotFound
+from ...errors import InputError, NtoolError
 from .. import layout
+from ..not_a_package import no_graph, no_graphs, no_such
 from ..package import MAX_MANIFEST, Package, inside
 
 if TYPE_CHECKING:
@@ -219,17 +219,12 @@ class Subject:
         self.path = path
         self.beside: list[Part] = []
         if not path or "\0" in path or not os.path.exists(path):
-            hint = _export_hint(path) if path.startswith(("demo:", "hf://")) else None
-            raise SourceNotFound(f"{path}: no such file or folder", hint=hint)
+            raise no_such(path)
         self.is_folder = os.path.isdir(path)
         if not self.is_folder:
             self.root, name = os.path.split(os.path.abspath(path))
             if not path.lower().endswith(".onnx"):
-                raise SourceNotFound(
-                    f"{path}: no package here",
-                    expected="a folder or a .onnx file",
-                    hint=_export_hint(path),
-                )
+                raise no_graph(path)
             # a link that the user names is followed, wherever it leads
             self.parts = [Part(name, name, os.path.realpath(path), self.root)]
             self.beside = self._beside(name)
@@ -329,16 +324,8 @@ class Subject:
             if len(found) > MAX_GRAPHS:
                 raise InputError(f"{given}: graphs", found=f"more than {MAX_GRAPHS}")
         if not found:
-            raise SourceNotFound(
-                f"{given}: no package here ({layout.MANIFEST} and *.onnx are missing)",
-                hint=_export_hint(given),
-            )
+            raise no_graphs(given)
         return [self._graph(path) for path in found]
-
-
-def _export_hint(given: str) -> str:
-    """What makes a package of a checkpoint, for who names the checkpoint."""
-    return f"ntool export-component {shlex.quote(given)} -o PKG"
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from ...checkpoint.regular_file import OpenFile, open_regular
 from ...checkpoint.tensor import BITS, Checkpoint
 from ...errors import InputError, NtoolError, SourceNotFound, Unsupported
 from ...families import MODULES
+from ...progress import BYTES, tracked
 from ..abi import family_module
 from .data import safetensors_name
 from .external import locate
@@ -40,7 +41,7 @@ def sane(subject: Subject, part: Part) -> list[Finding]:
     source = open_source(subject)
     # other tools store masks of infinities and buffers of zeros
     report = bad if subject.is_package else warn
-    for e in part.externals:
+    for e in tracked(part.externals, _bytes(part.externals), "reading", BYTES, _nbytes):
         dtype = safetensors_name(e.tensor.data_type)
         if dtype not in _FLOATS:
             continue
@@ -54,6 +55,14 @@ def sane(subject: Subject, part: Part) -> list[Finding]:
         text = f"{part.file}: {e.where}: {fault[1]}"
         findings.append(report(text, *fault[2:], reason=fault[0]))
     return findings[:MAX_LISTED]
+
+
+def _nbytes(e: External) -> int:
+    return e.nbytes
+
+
+def _bytes(externals: Iterable[External]) -> int:
+    return sum(map(_nbytes, externals))
 
 
 def _bands(real: str, e: External) -> Iterator[Band]:
@@ -91,17 +100,30 @@ def _insane(bands: Iterable[Band], dtype: str, e: External) -> tuple[str, str, A
     return None
 
 
+def _opened(source: str) -> Checkpoint:
+    from ...checkpoint.source import open_checkpoint
+    from ...families import gguf
+
+    checkpoint = open_checkpoint(source)
+    if checkpoint.format == "package":
+        raise Unsupported(
+            f"--against {source}: is a package",
+            expected="a checkpoint",
+            hint="give the checkpoint that it was made of",
+        )
+    gguf.refuse_payload(checkpoint)
+    checkpoint.refuse_if_broken()
+    return checkpoint
+
+
 class _Source:
     """The checkpoint of --against, with its family's renames."""
 
     def __init__(self, source: str, manifest: dict[str, Any]) -> None:
-        from ...checkpoint.source import open_checkpoint
-        from ...families import find, gguf
+        from ...families import find
         from ..bindings import Bindings
 
-        self.checkpoint: Checkpoint = open_checkpoint(source)
-        gguf.refuse_payload(self.checkpoint)
-        self.checkpoint.refuse_if_broken()
+        self.checkpoint = _opened(source)
         self.family: str | None = find(self.checkpoint.config, f"{source}: config.json").NAME
         abi = family_module(self.family, "abi")
         if abi is None:
@@ -137,13 +159,9 @@ class _Kept(_Source):
     """The checkpoint of --against, for a package that keeps tensors as they are, by their names."""
 
     def __init__(self, source: str, manifest: dict[str, Any]) -> None:
-        from ...checkpoint.source import open_checkpoint
-        from ...families import gguf
         from ...families.recognise import recognise
 
-        self.checkpoint = open_checkpoint(source)
-        gguf.refuse_payload(self.checkpoint)
-        self.checkpoint.refuse_if_broken()
+        self.checkpoint = _opened(source)
         self.family = recognise(self.checkpoint.config, self.checkpoint.tensors.keys())
 
     def bind(self, e: External) -> Binding:
@@ -169,13 +187,9 @@ class _Named(_Source):
     """The checkpoint of --against, for graphs of another tool: names say what belongs together."""
 
     def __init__(self, source: str, manifest: dict[str, Any]) -> None:
-        from ...checkpoint.source import open_checkpoint
-        from ...families import gguf
         from ..bindings import DTYPES, Bindings
 
-        self.checkpoint = open_checkpoint(source)
-        gguf.refuse_payload(self.checkpoint)
-        self.checkpoint.refuse_if_broken()
+        self.checkpoint = _opened(source)
         self.family = None
         self._bindings, self._known = Bindings(self.checkpoint), DTYPES
 
@@ -224,7 +238,7 @@ def values(subject: Subject, part: Part) -> list[Finding]:
             return [
                 not_applicable(f"no weight has the name of a tensor of {source.checkpoint.source}")
             ]
-    for e in named:
+    for e in tracked(named, _bytes(named), "comparing", BYTES, _nbytes):
         where = f"{part.file}: {e.where}"
         dtype = safetensors_name(e.tensor.data_type)
         try:

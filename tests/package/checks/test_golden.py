@@ -205,6 +205,7 @@ def test_findings(
     file = embedding_golden(tmp_path, **more)
     found = rows(ntool, good_package, "--golden", f"embedding={file}", code=1)
     assert any(r.get("reason") == reason and words in r["message"] for r in found), found
+    assert all(r["message"].count(str(file)) <= 1 for r in found)
 
 
 def test_feeds_are_cast_where_nothing_is_lost(
@@ -386,6 +387,12 @@ def test_a_changed_weight_and_nothing_else(
         ("narrow.st", 5, "tensor 'input_ids': found U16"),
         ("other.st", 4, "component: found nobody"),
         ("decoder=plain.png", 2, "without COMPONENT="),
+        ("decoder=", 2, "--golden 'decoder=': found no file, expected [COMPONENT=]FILE"),
+        ("", 2, "--golden '': found no file"),
+        ("=", 2, "--golden '=': found no component"),
+        ("=text.txt", 2, "--golden '=text.txt': found no component"),
+        ("decodr=text.txt", 4, "hint: did you mean 'decoder'?"),
+        ("cut.safetensor", 4, "hint: did you mean 'cut.safetensors'?"),
         ("words.st", 3, "metadata"),
     ],
 )
