@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import traceback
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -85,6 +84,8 @@ def report(error: BaseException) -> int:
         console.say(found.message)
     console.hint(found.hint)
     if found.bug or (console.verbose and found.message):
+        import traceback  # and what it needs: 2 ms
+
         lines = traceback.format_exception(error)
         print(without_secrets("".join(lines)), end="", file=sys.stderr)
     return found.code

@@ -7,16 +7,18 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from math import prod
-from operator import itemgetter
-from typing import Any
+from operator import eq, itemgetter
+from typing import TYPE_CHECKING, Any
 
 from .checkpoint.folder import Folder
-from .checkpoint.gguf_set import GgufFacts
 from .checkpoint.grouping import Key
 from .checkpoint.index import absent_numbers
 from .checkpoint.tensor import BITS, Problem, Tensor
 from .errors import UsageProblem
 from .suggestions import did_you_mean
+
+if TYPE_CHECKING:
+    from .checkpoint.gguf_set import GgufFacts
 
 FLOATS = frozenset(d for d in BITS if d[0] == "F" or d == "BF16")
 """Dtypes that `--as-dtype` estimates as converted; integers and complex numbers keep their size."""
@@ -90,8 +92,7 @@ class Tally:
         return {**dict(zip(names, totals, strict=True)), "dtypes": dtypes}
 
 
-_ALIKE = itemgetter(1, 2, 5)
-"""dtype, shape and nbytes of a tensor: 150,000 tensors have a few dozen of these."""
+_NAME, _DTYPE, _SHAPE, _NBYTES = map(itemgetter, (0, 1, 2, 5))
 
 
 def groups(tensors: Sequence[Tensor], by: str, key: Key) -> list[dict[str, Any]]:
@@ -100,8 +101,9 @@ def groups(tensors: Sequence[Tensor], by: str, key: Key) -> list[dict[str, Any]]
     Each tensor is in one group, so the sums of all groups are the totals.
     """
     tallies: dict[str, Tally] = {}
-    counts = Counter(zip(key(tensors), map(_ALIKE, tensors), strict=True))
-    for (k, (dtype, shape, nbytes)), n in counts.items():
+    columns = map(_DTYPE, tensors), map(_SHAPE, tensors), map(_NBYTES, tensors)
+    # 150,000 tensors have a few dozen of these
+    for (k, dtype, shape, nbytes), n in Counter(zip(key(tensors), *columns, strict=True)).items():
         tallies.setdefault(k, Tally()).add(dtype, n, n * prod(shape), n * nbytes)
     return [{"by": by, "key": k, **tally.fields()} for k, tally in tallies.items()]
 
@@ -121,14 +123,15 @@ def schema_hash(tensors: Iterable[Tensor]) -> str:
     Names sort by code points; the third field of a scalar is empty. Shards, offsets and metadata do
     not enter.
     """
-    shapes: dict[tuple[int, ...], str] = {}
-    lines = []
-    for name, dtype, shape in sorted(map(itemgetter(0, 1, 2), tensors)):
-        text = shapes.get(shape)
-        if text is None:
-            text = shapes[shape] = ",".join(map(str, shape))
-        lines.append(f"{name}\t{dtype}\t{text}\n")
-    return hashlib.sha256("".join(lines).encode("utf-8", "surrogatepass")).hexdigest()
+    rows = sorted(tensors, key=_NAME)  # texts are compared sooner than tuples
+    if any(map(eq, map(_NAME, rows), map(_NAME, rows[1:]))):  # in two components of a package
+        rows.sort(key=itemgetter(0, 1, 2))
+    shapes = {shape: ",".join(map(str, shape)) for shape in set(map(_SHAPE, rows))}
+    digest = hashlib.sha256()
+    for start in range(0, len(rows), 4096):
+        lines = [f"{t[0]}\t{t[1]}\t{shapes[t[2]]}\n" for t in rows[start : start + 4096]]
+        digest.update("".join(lines).encode("utf-8", "surrogatepass"))
+    return digest.hexdigest()
 
 
 def estimate(tensors: Iterable[Tensor], dtype: str) -> int:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from functools import cache
-from itertools import repeat
+from itertools import islice
+from operator import itemgetter
 from typing import Any
 
 from .census import Counted
 from .checkpoint.config import layout_values
+from .checkpoint.header_text import PLAIN
 from .checkpoint.regular_file import reading, standard_input
 from .checkpoint.safetensors_header import MAX_HEADER
 from .checkpoint.source import open_checkpoint
@@ -25,7 +27,7 @@ from .records import read as records_of_stream
 Record = dict[str, Any]
 HEADER_KINDS = {"tensor", "metadata", "config", "file"}
 """Kinds that inspect-headers writes; a stream with none of them is of another command."""
-
+_NAME = itemgetter(0)
 
 TOO_LARGE = -1
 """Bytes of a tensor that no file holds, or whose number of elements is none of a file's."""
@@ -65,15 +67,11 @@ def write_records(
         stream.write("config", path="config.json", values=values, sha256=digest, **partial)
     stream.write_all("file", _files(checkpoint))
     orphans = frozenset(checkpoint.orphans)
-    chosen: Iterable[tuple[Tensor, bool]] = (
-        (tensor, name in orphans)
-        for name, tensor in checkpoint.tensors.items()
-        if wanted(tensor.name, include, exclude)
-    )
-    if not (include or exclude or orphans):
-        chosen = zip(checkpoint.tensors.values(), repeat(False))
-    rows = ({**t.record(), **({"orphan": True} if o else {})} for t, o in chosen)
-    stream.write_lines("tensor", rows, _lines(chosen))
+    chosen: Iterable[Tensor] = checkpoint.tensors.values()
+    if include or exclude:
+        chosen = (t for t in chosen if wanted(t.name, include, exclude))
+    rows = ({**t.record(), **({"orphan": True} if t.name in orphans else {})} for t in chosen)
+    stream.write_lines("tensor", rows, _lines(chosen, orphans))
     ports = (p for p in checkpoint.ports if wanted(p.name, include, exclude))
     stream.write_all("tensor", (p.record() for p in ports))
     for file, pairs in checkpoint.metadata.items():
@@ -104,33 +102,44 @@ def _files(checkpoint: Checkpoint) -> Iterator[Record]:
         yield {"path": path, "role": "unlisted", **unlisted._asdict()}
 
 
-def _lines(chosen: Iterable[tuple[Tensor, bool]]) -> Iterator[str]:
-    """`tensor` records as JSON, each the line that `dumps` makes of it.
+_BATCH = 500
+"""Tensors whose lines are made and written together."""
 
-    A checkpoint has 150,000 tensors and a few dozen shapes and files: their text is made once.
-    Names that JSON or a terminal would need escaped take the general way.
+
+class _Texts(dict[tuple[str, tuple[int, ...], str, int], tuple[str, str]]):
+    """What stands between name and offset of a line, and after the offset, for each dtype, shape,
+    file and size: a checkpoint has 150,000 tensors and a few dozen of these a file."""
+
+    def __missing__(self, key: tuple[str, tuple[int, ...], str, int]) -> tuple[str, str]:
+        dtype, shape, file, nbytes = key
+        sizes = ",".join(map(str, shape))
+        quoted = dumps({"": file})[4:-1]
+        before = f'","dtype":"{dtype}","shape":[{sizes}],"file":{quoted},"offset":'
+        texts = self[key] = before, f',"nbytes":{nbytes},"params":{math.prod(shape)}}}'
+        return texts
+
+
+def _lines(chosen: Iterable[Tensor], orphans: Collection[str]) -> Iterator[list[str]]:
+    """`tensor` records as JSON, each the line that `dumps` makes of it, in batches.
+
+    A batch with a name that JSON or a terminal needs escaped takes the general way.
     """
-    shapes: dict[tuple[int, ...], tuple[str, int]] = {}
-    files: dict[str, str] = {}
-    for t, orphan in chosen:
-        name, dtype, shape, file, offset, nbytes, component, role = t
-        if orphan or component or role or not name.isascii() or not name.isprintable():
-            yield dumps({"kind": "tensor", **t.record(), **({"orphan": True} if orphan else {})})
-            continue
-        if '"' in name or "\\" in name:
-            name = dumps({"": name})[5:-2]
-        text, params = shapes.get(shape, ("", 0))
-        if not text:
-            text = f"[{','.join(map(str, shape))}]"
-            params = t.params
-            shapes[shape] = text, params
-        quoted = files.get(file)
-        if quoted is None:
-            quoted = files[file] = dumps({"": file})[4:-1]
-        yield (
-            f'{{"kind":"tensor","name":"{name}","dtype":"{dtype}","shape":{text},"file":{quoted},'
-            f'"offset":{offset},"nbytes":{nbytes},"params":{params}}}'
-        )
+    texts = _Texts()
+    rest = iter(chosen)
+    while batch := list(islice(rest, _BATCH)):
+        names = "\n".join(map(_NAME, batch))
+        seams = b"\n" * (len(batch) - 1)
+        special = not names.isascii() or names.encode().translate(None, PLAIN) != seams
+        lines = []
+        for t in batch:
+            name, dtype, shape, file, offset, nbytes, component, role = t
+            if special or component or role or name in orphans:
+                mark = {"orphan": True} if name in orphans else {}
+                lines.append(dumps({"kind": "tensor", **t.record(), **mark}))
+                continue
+            before, after = texts[dtype, shape, file, nbytes]
+            lines.append(f'{{"kind":"tensor","name":"{name}{before}{offset}{after}')
+        yield lines
 
 
 def read(source: str, max_header: int = MAX_HEADER, revision: str | None = None) -> Counted:

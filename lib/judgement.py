@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from operator import itemgetter
 from typing import Any
 
 from .census import Counted
 from .checkpoint import grouping
 from .checkpoint.config import tied
-from .checkpoint.gguf_set import is_gguf
+from .checkpoint.gguf_files import is_gguf
 from .checkpoint.tensor import Problem
 from .experts.detect import detect
 from .families import gguf, recognise
 from .fp8.preflight import preflight
+
+_NAME = itemgetter(0)
 
 
 def judge(counted: Counted) -> dict[str, Any]:
@@ -22,7 +25,7 @@ def judge(counted: Counted) -> dict[str, Any]:
     """
     if len(counted.parts) > 1:
         return _judge_each(counted)
-    names = frozenset(t.name for t in counted.tensors)
+    names = frozenset(map(_NAME, counted.tensors))
     family = recognise.recognise(counted.config, names)
     whole = {} if counted.partial else counted.config
     components, found = recognise.completeness(family, whole, names)

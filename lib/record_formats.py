@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import csv
-import shutil
-import textwrap
 from collections.abc import Callable, Iterable
-from itertools import islice
 from typing import Any, Protocol, TextIO
 
 from .errors import printable
@@ -54,14 +50,13 @@ class JsonLines:
         """Write its line."""
         self._write(dumps(record) + "\n")
 
-    def lines(self, lines: Iterable[str]) -> int:
-        """Write records that are lines of JSON already; the number of them."""
+    def lines(self, batches: Iterable[list[str]]) -> int:
+        """Write records that are lines of JSON already; the number of them. One write a line would
+        cost as much as making the line."""
         count = 0
-        rest = iter(lines)
-        while batch := list(islice(rest, 500)):  # one write a line costs as much as making the line
-            batch.append("")
-            self._write("\n".join(batch))
-            count += len(batch) - 1
+        for batch in batches:
+            count += len(batch)
+            self._write("\n".join([*batch, ""]))
         return count
 
     def close(self) -> None:
@@ -92,10 +87,13 @@ class Delimited:
     """
 
     def __init__(self, out: TextIO, main: str, delimiter: str, aside: Any) -> None:
-        self._write: Callable[[Iterable[str]], Any] = csv.writer(out, lineterminator="\n").writerow
-        self._plain = _plain
+        self._write: Callable[[Iterable[str]], Any]
         if delimiter == "\t":
             self._write, self._plain = (lambda row: out.write("\t".join(row) + "\n")), _escaped
+        else:
+            import csv  # JSON Lines start quicker without it
+
+            self._write, self._plain = csv.writer(out, lineterminator="\n").writerow, _plain
         self._main, self._aside = main, aside
         self._columns: tuple[str, ...] | None = COLUMNS.get(main)
         self._header = False
@@ -222,6 +220,8 @@ class Table:
             if not failed or len(text) <= room:
                 line(values, _cut(text, room))
             else:
+                import textwrap  # most tables need no long line
+
                 line(values, "")
                 fill = max(width - len(indent), LEAST_MESSAGE)
                 for part in textwrap.wrap(text, fill, break_on_hyphens=False):
@@ -236,6 +236,8 @@ class Table:
             return self._width
         if not self._out.isatty():
             return NO_TERMINAL
+        import shutil  # JSON Lines start quicker without it
+
         return shutil.get_terminal_size((NO_TERMINAL, 24)).columns
 
     def _pairs(self, row: Record) -> None:

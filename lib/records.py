@@ -107,13 +107,13 @@ class Stream:
         self.count += 1
         self._sink.record({"kind": kind, **fields})
 
-    def write_lines(self, kind: str, rows: Iterable[Record], lines: Iterable[str]) -> None:
+    def write_lines(self, kind: str, rows: Iterable[Record], lines: Iterable[list[str]]) -> None:
         """Write many records that the caller can spell as JSON faster than `dumps` can.
 
         Args:
             rows: fields of the records, for sinks that need them.
-            lines: the same records, each as the line that `dumps` makes of it. Only one of the two
-                is consumed.
+            lines: the same records in batches, each as the line that `dumps` makes of it. Only one
+                of the two is consumed.
         """
         self._begun()
         raw = getattr(self._sink, "lines", None)

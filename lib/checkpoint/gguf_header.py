@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 from .folder import Readable
 from .gguf_cursor import Cursor, Stopped
+from .gguf_files import MAGIC
 from .gguf_types import TENSORS, TensorType, unknown_type
 from .gguf_values import GgufHeader, Pairs, text_of
 from .header import noting_failures
@@ -27,7 +28,6 @@ from .sniff import what_is
 from .strict_json import MAX_INTEGER
 from .tensor import Problem, Tensor
 
-MAGIC = b"GGUF"
 VERSIONS = (2, 3)
 MAX_TENSORS = 300_000
 """Most tensors that are read; the largest checkpoints of any format have half as many."""

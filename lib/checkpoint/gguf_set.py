@@ -11,13 +11,12 @@ from typing import Any
 
 from ..errors import UsageProblem
 from .gguf_cursor import BLOCK
-from .gguf_header import MAGIC, gguf_header_of
+from .gguf_files import ENDING, is_gguf
+from .gguf_header import gguf_header_of
 from .gguf_values import GgufHeader
-from .header import noting_failures
 from .safetensors_header import MAX_HEADER
 from .tensor import Checkpoint, Problem
 
-ENDING = ".gguf"
 ARCHITECTURE = "general.architecture"
 MAX_PARTS = 10_000
 """Most files of a set that are looked for."""
@@ -50,19 +49,6 @@ class GgufFacts:
     big_endian: bool = False
     complete: bool = True
     unsound: set[str] = field(default_factory=set)
-
-
-def is_gguf(name: str) -> bool:
-    """Whether a file is called like one."""
-    return name.lower().endswith(ENDING)
-
-
-def begins_like_gguf(checkpoint: Checkpoint, name: str) -> bool:
-    """Whether a file without an ending that tells has the magic number."""
-    probe = GgufHeader(name)
-    with noting_failures(probe), checkpoint.folder.open(name, len(MAGIC)) as f:
-        return f.read(0, len(MAGIC)) == MAGIC
-    return False
 
 
 class GgufSet:

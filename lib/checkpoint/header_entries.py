@@ -11,14 +11,14 @@ import json
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from . import strict_json
+from . import header_text, strict_json
+from .header_text import MAX_AXES, METADATA
 from .strict_json import MAX_INTEGER, NotANumber
 from .tensor import BITS, Problem, Tensor
 
 if TYPE_CHECKING:
     from .safetensors_header import Header
 
-METADATA = "__metadata__"
 _KNOWN = {dtype: (bits, dtype) for dtype, bits in BITS.items()}
 """Bits of a dtype, and its name as one object: a parsed header has a copy for each tensor."""
 _FIELDS = frozenset(("dtype", "shape", "data_offsets"))
@@ -68,6 +68,11 @@ def fill_sound(header: Header, text: bytes, payload: int) -> bool:
     """
     if header.problems:
         return False
+    usual = header_text.columns(text, header.file, payload, header.nbytes)
+    if usual is not None:
+        header.tensors, metadata = usual
+        header.metadata = dict(metadata)
+        return True
     entries = _quick_json(text)
     if entries is None:
         return False
@@ -104,6 +109,7 @@ def _touching(rows: Iterable[tuple[str, Any]], file: str, payload: int) -> list[
             or type(end) is not int
             or type(shape) is not list
             or len(entry) != 3
+            or len(shape) > MAX_AXES
         ):
             return None
         for d in shape:

@@ -6,9 +6,11 @@ import hashlib
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import groupby
 from typing import Any
 
-from . import strict_json
+from . import index_text, strict_json
 from .folder import Folder, read_small
 from .paths import path_fault
 from .tensor import Problem
@@ -18,19 +20,21 @@ MAX_INDEX = 256_000_000
 NUMBERED = re.compile(r"(?P<head>.*?)-?(?P<k>\d{5})-of-(?P<n>\d{5})(?P<tail>\..*)", re.DOTALL)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass
 class Index:
     """What an index file says.
 
     Attributes:
-        weight_map: tensor name -> file name, sound entries only.
+        names: of tensors, all different; those of sound entries only, in the order of the index.
+        homes: the file that each of them should be in.
         total_size: `metadata.total_size` in bytes, or None.
         sha256: of the file's bytes, hex.
         nbytes: size of the file.
         problems: everything wrong with it.
     """
 
-    weight_map: dict[str, str] = field(default_factory=dict)
+    names: list[str] = field(default_factory=list)
+    homes: list[str] = field(default_factory=list)
     total_size: int | None = None
     sha256: str = ""
     nbytes: int = 0
@@ -39,7 +43,23 @@ class Index:
     @property
     def files(self) -> list[str]:
         """The files that the index names, in order of first mention. No other file is a shard."""
-        return list(dict.fromkeys(self.weight_map.values()))
+        return list(dict.fromkeys(self.homes))
+
+    @property
+    def weight_map(self) -> dict[str, str]:
+        """Tensor name -> file name, made anew each time: 150,000 entries take a while."""
+        return dict(zip(self.names, self.homes, strict=True))
+
+    @cached_property
+    def by_file(self) -> dict[str, list[str]]:
+        """File name -> the tensors that it should hold, both in the order of the index."""
+        out: dict[str, list[str]] = {}
+        at = 0
+        for file, run in groupby(self.homes):
+            end = at + len(list(run))
+            out.setdefault(file, []).extend(self.names[at:end])
+            at = end
+        return out
 
 
 def read_index(folder: Folder, file: str) -> Index:
@@ -54,39 +74,45 @@ def read_index(folder: Folder, file: str) -> Index:
     text, fault = strict_json.decode(raw)
     del raw  # not held while the text of an index of 150,000 tensors becomes 100 MB of strings
     problems: list[Problem] = []
-    weight_map, total = _parse(text, fault, file, problems)
-    return Index(weight_map, total, digest, nbytes, problems)
+    names, homes, total = _parse(text, fault, file, problems)
+    return Index(names, homes, total, digest, nbytes, problems)
 
 
 def _parse(
     text: str | None, fault: strict_json.Fault | None, file: str, problems: list[Problem]
-) -> tuple[dict[str, str], int | None]:
+) -> tuple[list[str], list[str], int | None]:
+    """Names, their files and `total_size`; what is wrong goes to `problems`."""
+
     def bad(message: str, name: str | None = None, code: str = "bad-index") -> None:
         problems.append(Problem(code, message, file=file, name=name, malformed=True))
 
     if text is None:
         assert fault is not None
         bad(fault.message)
-        return {}, None
+        return [], [], None
+    usual = index_text.entries(text)
+    if usual is not None and not any(map(path_fault, dict.fromkeys(usual.files))):
+        return usual.names, usual.files, _total_size(usual.rest.get("metadata"), file, problems)
     value, faults = strict_json.parse(text)
     for fault in faults:
         bad(fault.message, code=fault.code if fault.code == "duplicate-key" else "bad-index")
     if not isinstance(value, dict):
         if not faults:
             bad(f"found {type(value).__name__}, expected a JSON object")
-        return {}, None
+        return [], [], None
     weight_map = value.get("weight_map")
     if not isinstance(weight_map, dict):
         found = "none" if "weight_map" not in value else type(weight_map).__name__
         bad(f"weight_map: found {found}, expected an object of strings")
-        return {}, None
+        return [], [], None
     total = _total_size(value.get("metadata"), file, problems)
     sound = (
         set(map(type, weight_map.values())) <= {str}
         and not any(map(path_fault, dict.fromkeys(weight_map.values())))
         and not any(map(strict_json.has_lone_surrogate, weight_map))
     )
-    return (weight_map if sound else _sound_entries(weight_map, bad)), total
+    kept = weight_map if sound else _sound_entries(weight_map, bad)
+    return list(kept), list(kept.values()), total
 
 
 def _sound_entries(weight_map: dict[str, Any], bad: Any) -> dict[str, str]:

@@ -8,8 +8,9 @@ from __future__ import annotations
 import os
 import stat
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import repeat
 from typing import BinaryIO
 
 from ..errors import EnvironmentProblem, InputError, SourceNotFound
@@ -58,6 +59,14 @@ class OpenFile:
             left -= len(piece)
             self.bytes_read += len(piece)
         return b"".join(pieces)
+
+    def read_many(self, offsets: Sequence[int], counts: Sequence[int]) -> list[bytes]:
+        """What `read` gives for each offset and count; 75,000 calls of it would take longer."""
+        pieces = list(map(os.pread, repeat(self._fd), counts, offsets))
+        if list(map(len, pieces)) != list(counts):  # a short read, or the end of the file
+            return list(map(self.read, offsets, counts))
+        self.bytes_read += sum(counts)
+        return pieces
 
     def read_into(self, offset: int, buffer: bytearray | memoryview) -> int:
         """Fill a buffer with the bytes from `offset` on; how many, fewer only at the end of the

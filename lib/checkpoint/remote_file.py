@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from ..errors import EnvironmentProblem
@@ -111,15 +111,15 @@ class RemoteFile:
         )
 
 
-def expected_headers(weight_map: Mapping[str, str]) -> dict[str, int]:
+def expected_headers(names: Mapping[str, Sequence[str]]) -> dict[str, int]:
     """About how long the header of each file of an index is, in bytes with its length's eight.
 
     Too much is a few bytes over the network, too little is one more request.
 
     Args:
-        weight_map: tensor name -> file.
+        names: of the tensors of each file.
     """
-    expected: dict[str, int] = dict.fromkeys(weight_map.values(), _PER_FILE)
-    for name, file in weight_map.items():
-        expected[file] += len(name) + _PER_TENSOR
-    return expected
+    return {
+        file: _PER_FILE + _PER_TENSOR * len(inside) + sum(map(len, inside))
+        for file, inside in names.items()
+    }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import repeat
 from operator import attrgetter
@@ -55,9 +55,11 @@ class SafetensorsSet:
         self._homes: dict[str, list[str]] = {}
         self._unsound: set[str] = set()
         self._nameless: set[str] = set()
-        # what the index names and no header has shown yet; what is shown in its place is crossed
-        # off at once, so that 150,000 names are not held twice
-        self._named: dict[str, str] | None = None
+        self._index: Index | None = None
+        # what the index names; `_cross_off` takes out what headers have shown, or only notes a file
+        # that holds just what it should
+        self._weight_map: dict[str, str] | None = None
+        self._agreed: set[str] = set()
         self._orphans: dict[str, list[str]] = {}
         self._expected: dict[str, int] = {}
 
@@ -120,18 +122,18 @@ class SafetensorsSet:
                 "total_size": index.total_size,
             }
             checkpoint.problems += index.problems
-        if index is None or not index.weight_map:
+        if index is None or not index.names:
             if index is not None and not any(p.malformed for p in index.problems):
                 message = "weight_map: found no entry, expected names of tensors"
                 checkpoint.problems.append(Problem("bad-index", message, file=name, malformed=True))
             self.folder_of_files()
             return
         self.config()
-        files, self._named = index.files, index.weight_map
+        files, self._index = index.files, index
         if not checkpoint.folder.local:
-            self._expected = expected_headers(index.weight_map)
+            self._expected = expected_headers(index.by_file)
         missing_files = self._shards(files)
-        self._compare(missing_files)
+        self._compare(index, missing_files)
         self._beside(files)
         self._total(index)
 
@@ -219,33 +221,67 @@ class SafetensorsSet:
         checkpoint.cut.update(zip(map(_NAME, header.cut), header.cut, strict=True))
         if header.problems and not header.tensors and not header.unsound:
             self._nameless.add(header.file)
-        tensors = dict(zip(map(_NAME, header.tensors), header.tensors, strict=True))
+        tensors, names = header.tensors, list(map(_NAME, header.tensors))
         if component is not None:
-            tensors = {
-                f"{component}/{n}": t._replace(component=component) for n, t in tensors.items()
-            }
-        for name in [] if checkpoint.tensors.keys().isdisjoint(tensors) else list(tensors):
-            if name not in checkpoint.tensors:
-                continue
-            homes = self._homes.setdefault(name, [checkpoint.tensors[name].file])
-            homes.append(header.file)
-            if (self._named or {}).get(name) != header.file:
-                del tensors[name]
-        checkpoint.tensors.update(tensors)
-        if self._named is not None:
-            self._cross_off(self._named, header.file, tensors)
+            tensors = [t._replace(component=component) for t in tensors]
+            names = [f"{component}/{n}" for n in names]
+        # one look-up for each name: what is there of that name already stays
+        kept = list(map(checkpoint.tensors.setdefault, names, tensors))
+        if kept != tensors:
+            names = self._without_doubles(header.file, names, tensors, kept)
+        if self._index is not None:
+            self._cross_off(self._index, header.file, names)
 
-    def _cross_off(self, named: dict[str, str], file: str, tensors: dict[str, Tensor]) -> None:
+    def _without_doubles(
+        self, file: str, names: list[str], tensors: list[Tensor], kept: list[Tensor]
+    ) -> list[str]:
+        """Note the names of a file that another file has, too; the names that are this file's.
+
+        Args:
+            kept: what stood in the place of each tensor, or the tensor itself.
+        """
+        checkpoint = self.checkpoint
+        mine = []
+        for name, tensor, there in zip(names, tensors, kept, strict=True):
+            if there is not tensor:
+                self._homes.setdefault(name, [there.file]).append(file)
+                if self._named.get(name) != file:
+                    continue
+                checkpoint.tensors[name] = tensor
+            mine.append(name)
+        return mine
+
+    @property
+    def _named(self) -> dict[str, str]:
+        """{tensor that the index names: file}; looked into only where something is wrong."""
+        if self._weight_map is None:
+            self._weight_map = self._index.weight_map if self._index is not None else {}
+        return self._weight_map
+
+    def _cross_off(self, index: Index, file: str, names: list[str]) -> None:
         """Take the names of a file's tensors out of what the index names; note those it does not
-        name, and keep those that it names elsewhere."""
-        places = list(map(named.pop, tensors, repeat(None)))
-        if places.count(file) == len(places):
+        name, and keep those that it names elsewhere.
+
+        Files that hold just what the index names there, which is the rule, are noted as a whole:
+        two short sorted lists are compared sooner than 150,000 names are looked up.
+        """
+        if sorted(names) == sorted(index.by_file.get(file, ())):
+            self._agreed.add(file)
             return
-        for name, place in zip(tensors, places, strict=True):
+        named = self._named
+        for name, place in zip(names, list(map(named.pop, names, repeat(None))), strict=True):
             if place is None:
                 self._orphans.setdefault(file, []).append(name)
             elif place != file:
                 named[name] = place
+
+    def _left(self, index: Index) -> Iterator[tuple[str, str]]:
+        """What the index names and its file has not shown, with that file."""
+        if self._agreed.issuperset(index.by_file):
+            return
+        for name, file in self._named.items():
+            if file not in self._agreed:
+                yield name, file
 
     def _duplicates(self) -> None:
         self.checkpoint.doubled = self._homes
@@ -255,12 +291,12 @@ class SafetensorsSet:
                 Problem("duplicate-tensor", message, file=files[-1], name=name)
             )
 
-    def _compare(self, missing_files: set[str]) -> None:
+    def _compare(self, index: Index, missing_files: set[str]) -> None:
         """Index against headers: tensors named and absent, present and not named, elsewhere."""
         checkpoint = self.checkpoint
         tensors, problems = checkpoint.tensors, checkpoint.problems
         self._duplicates()
-        for name, file in (self._named or {}).items():
+        for name, file in self._left(index):
             tensor = tensors.get(name)
             if tensor is not None:
                 message = f"the index says {file}, but it is in {tensor.file}"
@@ -297,7 +333,7 @@ class SafetensorsSet:
         """Note the tensors of a file that the index does not name; (severity, message)."""
         checkpoint = self.checkpoint
         checkpoint.bytes_read += header.bytes_read
-        known = checkpoint.tensors.keys() | (self._named or {}).keys() | self._unsound
+        known = checkpoint.tensors.keys() | self._named.keys() | self._unsound
         others = [t for t in header.tensors if t.name not in known]
         checkpoint.unlisted[header.file] = Unlisted(header.nbytes, sorted(map(_NAME, others)))
         text = "not named by the index"

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-from urllib.parse import unquote
 
 from .. import demo
 from ..errors import SourceNotFound, Unsupported, UsageProblem, without_secrets
 from ..suggestions import did_you_mean, near_path
 from . import hub_address
 from .folder import Folder, LocalFolder
-from .gguf_set import GgufSet, begins_like_gguf, is_gguf
+from .gguf_files import begins_like_gguf, is_gguf
 from .safetensors_header import MAX_HEADER
 from .safetensors_set import SafetensorsSet, is_safetensors
 from .strict_json import no_collector
@@ -127,6 +126,8 @@ def _local(source: str) -> str | None:
         return os.path.abspath(source)
     scheme = _SCHEME.match(source)
     if scheme and scheme[1].lower() in ("file", "local"):
+        from urllib.parse import unquote  # 2 ms
+
         # not through fsspec, whose open() hangs at a pipe and follows any link
         path = "/" + unquote(source[scheme.end() :]).removeprefix("localhost").lstrip("/")
         if not os.path.lexists(path):
@@ -181,6 +182,8 @@ def _read_file(
     if file.lower().endswith(".index.json"):
         SafetensorsSet(checkpoint, max_header).indexed(file)
     elif is_gguf(file) or (not tells and begins_like_gguf(checkpoint, file)):
+        from .gguf_set import GgufSet  # other sources start quicker without it
+
         GgufSet(checkpoint, max_header, full).file(file)
     elif file.lower().endswith(".onnx"):
         from .onnx_set import OnnxSet  # other sources start quicker without it
@@ -201,6 +204,8 @@ def _read_folder(checkpoint: Checkpoint, max_header: int, use_index: bool, full:
         reader.indexed(index)
         _left_out(checkpoint, [*ggufs, *graphs], "a safetensors checkpoint")
     elif ggufs and not _leads(files, names):
+        from .gguf_set import GgufSet  # other sources start quicker without it
+
         GgufSet(checkpoint, max_header, full).folder_of_files()
         _left_out(checkpoint, [*files, *graphs], "a GGUF model")
     elif files or not _read_graphs(checkpoint, reader):

@@ -7,8 +7,11 @@ what a name means is looked up once for each group and kind of tensor, not for e
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby, repeat
+from operator import itemgetter
+from typing import Any
 
 from ..checkpoint.tensor import Tensor
 from .names import (
@@ -122,15 +125,76 @@ class _Numbers(dict[str, int | None]):
 
 _Split = dict[str, Rows]
 _WITHIN = ".experts."
+_NAME, _HEAD, _TAIL = map(itemgetter, (0, 0, 2))
+_NO_PLAN: Any = object()
+_BLOCK = 4096
+"""Names that are taken apart at once, so that the pieces stay in the processor's cache."""
+_Plan = list[tuple[str, list[int], list[int]]]
 
 
-def collect(tensors: Iterable[Tensor]) -> Collected:
+def _plan(tails: Sequence[str], numbers: _Numbers) -> _Plan | None:
+    """How tails NUMBER.LEAF are sorted: (leaf, numbers, places in the sequence) of each leaf. None
+    if a tail has no such form, or comes twice."""
+    if len(set(tails)) != len(tails):
+        return None
+    plan: dict[str, tuple[list[int], list[int]]] = {}
+    for place, tail in enumerate(tails):
+        number, _, leaf = tail.partition(".")
+        expert = numbers[number]
+        if expert is None:
+            return None
+        of_leaf = plan.setdefault(leaf, ([], []))
+        of_leaf[0].append(expert)
+        of_leaf[1].append(place)
+    return [(leaf, *of_leaf) for leaf, of_leaf in plan.items()]
+
+
+def _sort_layers(
+    tensors: Sequence[Tensor], split: dict[str, _Split], numbers: _Numbers
+) -> Iterator[Tensor]:
+    """Sort whole layers whose names are all PATH.experts.NUMBER.LEAF; returns the other tensors.
+
+    Where there are very many tensors they are of such layers, and the tails of one are those of the
+    next. So they are sorted by one plan, without a line of Python for each of them.
+    """
+    runs: list[tuple[str, int, int]] = []
+    layers: dict[str, tuple[list[str], list[Tensor]]] = {}
+    for start in range(0, len(tensors), _BLOCK):
+        names = map(_NAME, tensors[start : start + _BLOCK])
+        for head, run in groupby(map(str.rpartition, names, repeat(_WITHIN)), _HEAD):
+            tails = list(map(_TAIL, run))
+            end = start + len(tails)
+            runs.append((head, start, end))
+            if head:
+                layer = layers.setdefault(head, ([], []))
+                layer[0].extend(tails)
+                layer[1].extend(tensors[start:end])
+            start = end
+    plans: dict[tuple[str, ...], _Plan | None] = {}
+    done = set()
+    for head, (tails, rows) in layers.items():
+        key = tuple(tails)
+        plan = plans.get(key, _NO_PLAN)
+        if plan is _NO_PLAN:
+            plan = plans[key] = _plan(key, numbers)
+        if plan is None:
+            continue
+        done.add(head)
+        for leaf, experts, places in plan:
+            of_leaf = map(rows.__getitem__, places)
+            split[head + _WITHIN[:-1]][leaf] = dict(zip(experts, of_leaf, strict=True))
+    for head, start, end in runs:
+        if head not in done:
+            yield from tensors[start:end]
+
+
+def collect(tensors: Sequence[Tensor]) -> Collected:
     """Sort tensors into containers; those of no container are passed over."""
     numbers = _Numbers()
     split: dict[str, _Split] = defaultdict(lambda: defaultdict(dict))
     rest: dict[str, list[tuple[str, Tensor]]] = defaultdict(list)
     doubled: dict[str, list[str]] = {}
-    for tensor in tensors:
+    for tensor in _sort_layers(tensors, split, numbers):
         name = tensor[0]
         at = name.rfind(_WITHIN)
         if at >= 0:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 from operator import itemgetter
 from typing import Any
 
@@ -127,7 +128,7 @@ def most_common(rows: Iterable[Rows], key: itemgetter[Any], where: Any = None) -
         where: of the values that it accepts.
     """
     rows = list(rows)
-    counts = Counter(key(t) for part in rows for t in part.values())
+    counts = _counts(rows, key)
     values = [v for v in counts if where is None or where(v)]
     top = max((counts[v] for v in values), default=0)
     tied = {v for v in values if counts[v] == top}
@@ -136,11 +137,16 @@ def most_common(rows: Iterable[Rows], key: itemgetter[Any], where: Any = None) -
     return next(iter(tied), None)
 
 
+def _counts(rows: Iterable[Rows], key: itemgetter[Any]) -> Counter[Any]:
+    """How many tensors have each value of a key."""
+    return Counter(map(key, chain.from_iterable(part.values() for part in rows)))
+
+
 def check_dtypes(group: Group, families: Iterable[Family]) -> None:
     """Set the dtype of a group, and note when its weights have several."""
     rows = [r for f in families for r in f.weights.values()]
     group.dtype = most_common(rows, DTYPE)
-    counts = Counter(DTYPE(t) for part in rows for t in part.values())
+    counts = _counts(rows, DTYPE)
     if len(counts) > 1:
         group.report("dtype-mismatch", dtypes=dict(counts))
 

@@ -7,11 +7,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ..checkpoint.gguf_set import GgufFacts
 from ..checkpoint.tensor import Checkpoint, Problem, Tensor
 from ..errors import Unsupported
+
+if TYPE_CHECKING:
+    from ..checkpoint.gguf_set import GgufFacts
 
 ARCHITECTURES: dict[str, str] = {"qwen4exp": "qwen4_exp"}
 """`general.architecture` -> family, which is the name of its folder; only that is imported."""

@@ -9,11 +9,14 @@ from __future__ import annotations
 import math
 import struct
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from operator import itemgetter
+from functools import partial
+from itertools import groupby, repeat
+from operator import add, itemgetter, sub
 
-from ..checkpoint.folder import Folder
+from ..checkpoint.folder import Folder, Readable
+from ..checkpoint.regular_file import OpenFile
 from ..checkpoint.tensor import Problem, Tensor
 from ..progress import tracked
 
@@ -21,7 +24,9 @@ GAP = 1 << 16
 """Bytes between two scales that are read along rather than skipped."""
 PIECE = 1 << 22
 """Most bytes of one read, unless one scale is larger."""
-_DTYPE, _OFFSET, _NBYTES = itemgetter(1), itemgetter(4), itemgetter(5)
+_BATCH = 1024
+"""Reads whose bytes are judged together."""
+_DTYPE, _FILE, _OFFSET, _NBYTES = map(itemgetter, (1, 3, 4, 5))
 _FLOATS = ("BF16", "F16", "F32")
 
 
@@ -53,32 +58,56 @@ def check(
     values = Values()
     problems: list[Problem] = []
     by_file: dict[str, list[Tensor]] = {}
-    for t in scales:
-        by_file.setdefault(t.file, []).append(t)
+    for file, some in groupby(scales, _FILE):
+        by_file.setdefault(file, []).extend(some)
     for file, group in tracked(by_file.items(), len(by_file), "reading scales", "file"):
         group.sort(key=_OFFSET)
         values.checked += len(group)
         with folder.open(file) as f:
-            read = f.read
-            for run, start, end in _runs(group):
-                raw = read(start, end - start)
-                if len(run) == 1:  # beside its codes, as most writers lay it
-                    t = run[0]
-                    if not _sound(t[1], raw):
-                        _note(values, problems, t, raw, limit)
+            for part, places, raws in _read(f, group):
+                if _all_alike(values, part, raws):
                     continue
-                dtypes = set(map(_DTYPE, run))
-                one = dtypes.pop() if len(dtypes) == 1 else ""
-                if len(raw) == sum(map(_NBYTES, run)) and _sound(one, raw):
-                    continue
-                if one in _FLOATS and not raw.strip(b"\0"):
-                    values.zero += len(run)
-                    continue
-                for t in run:
+                for t, (start, raw) in zip(part, places(), strict=True):
                     piece = raw[t.offset - start : t.offset - start + t.nbytes]
                     if not _sound(t.dtype, piece):
                         _note(values, problems, t, piece, limit)
     return values, problems
+
+
+def _all_alike(values: Values, scales: list[Tensor], raws: list[bytes]) -> bool:
+    """Whether one look at the bytes of many scales tells that all are sound, or all of them zero,
+    which is counted.
+
+    Args:
+        raws: the bytes, with what was read along between two scales.
+    """
+    dtypes = set(map(_DTYPE, scales))
+    dtype = dtypes.pop() if len(dtypes) == 1 else ""
+    raw = b"".join(raws)
+    if dtype in _FLOATS and raw == bytes(len(raw)):
+        values.zero += len(scales)
+        return True
+    return len(raw) == sum(map(_NBYTES, scales)) and _sound(dtype, raw)
+
+
+Places = Callable[[], Iterable[tuple[int, bytes]]]
+"""Gives the read that each of some scales lies in: its first byte and what it brought."""
+
+
+def _read(f: Readable, scales: list[Tensor]) -> Iterator[tuple[list[Tensor], Places, list[bytes]]]:
+    """Scales in offset order, some at a time, with where they lie in what was read of them."""
+    offsets, sizes = list(map(_OFFSET, scales)), list(map(_NBYTES, scales))
+    # each beside its codes, as most writers lay it: a few bytes each, far apart
+    apart = min(map(sub, offsets[1:], map(add, offsets, sizes)), default=0) > GAP
+    if apart and max(sizes) * _BATCH <= PIECE and isinstance(f, OpenFile):
+        for i in range(0, len(scales), _BATCH):
+            starts = offsets[i : i + _BATCH]
+            raws = f.read_many(starts, sizes[i : i + _BATCH])
+            yield scales[i : i + _BATCH], partial(zip, starts, raws), raws
+        return
+    for run, start, end in _runs(scales):
+        raw = f.read(start, end - start)
+        yield run, partial(repeat, (start, raw), len(run)), [raw]
 
 
 def _note(values: Values, problems: list[Problem], scale: Tensor, raw: bytes, limit: int) -> None:

@@ -7,18 +7,18 @@ import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ..checkpoint.writer import check_output
 from ..errors import SourceNotFound, UsageProblem
 from ..progress import step
 from ..suggestions import near_path
 from . import layout, sums, verify
 from .checks.subject import Check, Finding, Options, Part, Subject
-from .golden_file import open_goldens
 from .limits import limits_for
-from .report import Report, open_report
 from .sandbox import Sandbox
+
+if TYPE_CHECKING:
+    from .report import Report
 
 _ANEW = "ntool export-component SOURCE -o PKG --force writes it anew"
 _HINTS = {
@@ -127,12 +127,17 @@ class Release:
         if order.manifest and not os.path.exists(order.manifest):
             hint = near_path(order.manifest)
             raise SourceNotFound(f"--manifest {order.manifest}: no such file", hint=hint)
-        options.goldens = open_goldens(order.golden, [p.name for p in subject.parts])
+        if order.golden:
+            from .checks import golden_values  # noqa: F401 (before the process of the checks begins)
+            from .golden_file import open_goldens
+
+            options.goldens = open_goldens(order.golden, [p.name for p in subject.parts])
         read = [g.path for g in options.goldens]
         read += [p for p in (order.against, order.manifest) if p]
         page = self._outputs(subject, read)
         if any(i.startswith(verify.RUNNING) for i in self._ids):
             from ..runtime.session import resolve_device
+            from .checks import kernels  # noqa: F401 (before the process of the checks begins)
 
             options.device = resolve_device(order.device, self._note)
         rows = []
@@ -181,11 +186,17 @@ class Release:
         """
         order = self._order
         if order.compact:
+            from ..checkpoint.writer import check_output
+
             inputs = [p for p in (subject.root, *read, *order.pictures) if os.path.exists(p)]
             inputs += [order.report] if order.report else []  # it would go with what is replaced
             check_output(Path(order.compact), inputs, force=order.force, marker=layout.MANIFEST)
         if order.write_manifest:
             sums.check_place(subject.root)
+        if order.report is None and not order.pictures:
+            return None
+        from .report import open_report  # most checks start quicker without pages
+
         return open_report(order.report, self._package, order.pictures, read)
 
     def fault(self) -> str | None:

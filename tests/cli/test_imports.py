@@ -20,7 +20,8 @@ LOADED = """
 import sys
 from ntool.guard import run
 code = run(sys.argv[1:])
-print("\\nLOADED", *{name.split(".")[0] for name in sys.modules}, file=sys.stderr)
+names = {n if n.startswith("ntool.") else n.split(".")[0] for n in sys.modules}
+print("\\nLOADED", "ntool", *names, file=sys.stderr)
 sys.exit(code)
 """
 
@@ -59,6 +60,26 @@ def test_light_commands_load_nothing_heavy(arguments: list[str]) -> None:
     modules = loaded(*arguments)
     assert "ntool" in modules and "typer" in modules
     assert modules & HEAVY == set()
+
+
+GGUF_READER = {"ntool.lib.checkpoint.gguf_set", "ntool.lib.checkpoint.gguf_header"}
+
+
+@pytest.mark.parametrize("command", ["inspect-headers", "census"])
+def test_only_what_a_source_needs(command: str) -> None:
+    modules = loaded(command, "demo:shapes", "--format", "jsonl")
+    assert "ntool.lib.checkpoint.safetensors_set" in modules
+    assert not modules & {*GGUF_READER, "csv"}
+    assert loaded(command, GGUF) >= GGUF_READER
+
+
+def test_a_structure_check_loads_no_page_and_no_golden(tmp_path: Path) -> None:
+    package = str(tmp_path / "p")
+    loaded("export-component", "demo:shapes", "embedding", "-o", package)
+    modules = loaded("verify-package", package, "--no-run", "--skip", "weights.*")
+    assert "ntool.lib.package.checks.golden" in modules
+    unused = {"report", "report_page", "golden_file", "golden_feeds", "checks.golden_values"}
+    assert not modules & {f"ntool.lib.package.{name}" for name in unused}
 
 
 def test_a_heavy_command_is_seen_as_such() -> None:

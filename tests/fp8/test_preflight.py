@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+import random
 import struct
 from pathlib import Path
 from typing import Any
@@ -137,3 +138,28 @@ def test_scales_apart_are_read_apart(tmp_path: Path) -> None:
     assert near[1:] == (0, 2)
     _, [problem] = scale_values.check(LocalFolder(str(tmp_path)), scales)
     assert problem.name == "b"
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_many_scales_apart(seed: int, tmp_path: Path) -> None:
+    """Read in batches and judged together, they get the verdicts of each by itself."""
+    rng = random.Random(seed)
+    count, step = scale_values._BATCH + 60, scale_values.GAP + 9
+    words = {0: bf16(1.5), 1: bf16(0.0), 2: bf16(-1.0), 3: bf16(math.inf), 4: b"\0\0"}
+    odd = {rng.randrange(count): rng.randrange(1, 5) for _ in range([0, 1, 2, 3, 20, 200][seed])}
+    scales = []
+    with open(tmp_path / "f", "wb") as f:
+        for i in range(count):
+            f.seek(i * step)
+            f.write(words[odd.get(i, 0)] + bf16(2.0))
+            scales.append(Tensor(f"s{i}", "BF16", (2,), "f", i * step, 4))
+        if seed == 5:  # a batch of nothing but zeros
+            f.truncate(0)
+            f.truncate(count * step)
+    got, problems = scale_values.check(LocalFolder(str(tmp_path)), scales, limit=count)
+    each = [scale_values.check(LocalFolder(str(tmp_path)), [t]) for t in scales]
+    assert vars(got) == {
+        field: sum(getattr(values, field) for values, _ in each) for field in vars(got)
+    }
+    assert problems == [p for _, found in each for p in found]
+    assert got.zero == (count if seed == 5 else sum(k in (1, 4) for k in odd.values()))

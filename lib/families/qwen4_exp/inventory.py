@@ -7,6 +7,7 @@ Names and numbers: docs of the format, "Tensors": composite checkpoints hold the
 from __future__ import annotations
 
 from collections.abc import Container, Iterator
+from functools import cache
 from typing import Any
 
 from ...errors import InputError
@@ -28,6 +29,8 @@ PLE = ("key_proj", "value_proj", "norm_key", "norm_query", "norm_conv", "conv1d"
 ATTENTION = SPARSE[:4]
 """Projections that may have biases."""
 ROLES = ("gate_proj", "up_proj", "down_proj")
+_MANY = 10_000
+"""Experts of a layer whose names are not kept: a config may claim any number."""
 
 
 def complete(config: dict[str, Any], names: frozenset[str]) -> dict[str, bool]:
@@ -159,9 +162,16 @@ def _experts(names: frozenset[str], layer: str, experts: int, suffix: str) -> bo
     at = f"{layer}.mlp.experts"
     if f"{at}.gate_up_proj{suffix}" in names:
         return f"{at}.down_proj{suffix}" in names
-    return all(
-        _all(names, (f"{at}.{e}.{role}.weight{suffix}" for e in range(experts))) for role in ROLES
-    )
+    if experts > _MANY:
+        each = (f"{at}.{e}.{r}.weight{suffix}" for r in ROLES for e in range(experts))
+        return _all(names, each)
+    return _all(names, map(at.__add__, _tails(experts, suffix)))
+
+
+@cache
+def _tails(experts: int, suffix: str) -> list[str]:
+    """What follows a layer's name in those of its routed experts: the same in every layer."""
+    return [f".{e}.{role}.weight{suffix}" for role in ROLES for e in range(experts)]
 
 
 def _ple(at: str, count: int) -> Iterator[str]:

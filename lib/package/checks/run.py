@@ -10,7 +10,6 @@ from ...checkpoint import onnx_walk as walk
 from ...checkpoint.onnx_types import type_name
 from ...errors import EnvironmentProblem, NtoolError
 from ..abi import family_module
-from . import kernels
 from .subject import Check, Finding, Part, Subject, bad, not_applicable, one_line
 
 if TYPE_CHECKING:
@@ -33,6 +32,8 @@ def load(subject: Subject, part: Part) -> list[Finding]:
     try:
         session_of(subject, part)
     except EnvironmentProblem as e:
+        from . import kernels
+
         match = kernels.NO_KERNEL.search(e.message)
         if match is None:
             return [bad(e.message, reason=_reason(e, "environment"))]
@@ -77,6 +78,8 @@ def support(subject: Subject, part: Part) -> list[Finding]:
     """Every node has a kernel on the device; all kinds that have none. Loads no weights."""
     if part.name in sessions(subject):
         return [Finding(True, "every node has a kernel: run.load made a session")]
+    from . import kernels  # checks that run nothing start quicker without it
+
     return kernels.support(part, subject.options.device)
 
 

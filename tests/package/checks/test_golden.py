@@ -19,7 +19,7 @@ from safetensors.numpy import load_file, save_file
 
 from ntool.lib.checkpoint.source import open_checkpoint
 from ntool.lib.package import export
-from ntool.lib.package.checks import golden as module
+from ntool.lib.package.checks import golden_values as module
 from ntool.lib.package.checks.run import load
 from ntool.lib.package.checks.subject import Finding, Subject
 from ntool.lib.package.golden_feeds import Ports, real_elements
