@@ -35,7 +35,8 @@ def run(arguments: list[str]) -> int:
             # what could not be written was told once, if it made the command fail
             code = code or report(e)
             _discard_stdout()
-    except KeyboardInterrupt:
+    except KeyboardInterrupt:  # a second one, in the middle of tidying up
+        screen.end()
         code = INTERRUPTED
     return code
 

@@ -28,7 +28,8 @@ COLUMNS = 80
 ECHO = 2
 """Columns behind the bar that the terminal may have written to: `^C`."""
 LEAST_METER = 44
-"""Columns for a meter with its numbers; words before it give way."""
+"""Columns for a meter with its numbers; words before it give way, and then the bar."""
+NARROW = "{desc}: {percentage:3.0f}% {n_fmt}/{total_fmt} [{remaining}]"
 
 
 class _Screen:
@@ -146,9 +147,8 @@ def _line(bars: list[TerminalBar], now: float, width: int) -> str:
     seconds, meter = now - inner.started, inner.meter
     if not inner.unit:
         return shorten(f"{around}{head} [{meter.format_interval(seconds)}]", max(width, 4))
-    for before in (around + head, head, inner.what, ""):
-        if len(before) + LEAST_METER <= width:
-            break
+    before = next((w for w in (around + head, head) if len(w) + LEAST_METER <= width), inner.what)
+    narrow = inner.total is not None and len(before) + LEAST_METER > width
     utf8 = (getattr(sys.stderr, "encoding", "") or "").lower() == "utf-8"
     line = meter.format_meter(
         inner.done,
@@ -160,6 +160,7 @@ def _line(bars: list[TerminalBar], now: float, width: int) -> str:
         unit=inner.unit if inner.unit == "B" else f" {inner.unit}",
         unit_scale=inner.unit == "B",
         unit_divisor=1000,
+        bar_format=NARROW if narrow else None,
     )
     return str(line)[: max(width, 4)]
 

@@ -112,9 +112,10 @@ def test_imports_go_one_way() -> None:
         users = wrong(r"ntool\.(?!lib\.)", named)
         assert all(u.startswith("ntool.commands.sample_image:") for u in users), users
     for folder in ("checkpoint", "numeric", "text"):
-        known = "checkpoint|numeric|text|demo|errors"
+        known = "checkpoint|numeric|text|demo|errors|progress|suggestions"
         assert wrong(rf"ntool\.lib\.{folder}\.", rf"ntool\.lib\.(?!({known})(\.|$))") == []
-    assert imported()["ntool.lib.errors"] == {}
+    for name in ("errors", "progress", "suggestions"):
+        assert imported()[f"ntool.lib.{name}"] == {}
 
 
 def test_the_search_for_imports_sees_them() -> None:

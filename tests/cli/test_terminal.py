@@ -199,7 +199,7 @@ def test_a_step_that_tells_nothing_shows_its_time(
     time.sleep(1.5)
     bar.close()
     frames = capsys.readouterr().err.split("\r")
-    assert "loading decoder [0:01]" in [f.strip() for f in frames]
+    assert "loading decoder [00:01]" in [f.strip() for f in frames]
 
 
 def test_lines_and_bars_share_a_terminal(demo_package: Path) -> None:
@@ -257,10 +257,10 @@ def test_ctrl_c_in_the_middle(demo_package: Path, tmp_path: Path) -> None:
     """130, nothing left on the disk, and the bar taken off the terminal."""
     out = tmp_path / "x.png"
     steps = ["--prompt", "x", "--steps", "5000", "--size", "64x64", "--device", "cpu"]
-    seen = on_terminal("sample-image", demo_package, *steps, "-o", out, interrupt="of 5000")
+    seen = on_terminal("sample-image", demo_package, *steps, "-o", out, interrupt="/5000")
     assert seen.code == 130 and os.listdir(tmp_path) == []
     assert seen.screen in ([], ["^C"])
-    checks = on_terminal("verify-package", demo_package, "--device", "cpu", interrupt="run.load")
+    checks = on_terminal("verify-package", demo_package, "--device", "cpu", interrupt="graph.")
     assert checks.code == 128 + signal.SIGINT and checks.screen in ([], ["^C"])
 
 

@@ -2,77 +2,17 @@
 
 from __future__ import annotations
 
-import io
 import json
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import redirect_stderr, redirect_stdout, suppress
-from dataclasses import dataclass
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from ntool import guard
-from ntool.lib.checkpoint.source import open_checkpoint
-from ntool.lib.package import export
-
-
-@pytest.fixture(scope="module")
-def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("verify") / "pkg"
-    export.write(export.plan(open_checkpoint("demo:shapes"), ["embedding", "vision_encoder"]), out)
-    return out
-
-
-@pytest.fixture
-def readme(package: Path) -> Iterator[Path]:
-    """A file that makes `layout.files` fail while it is there."""
-    path = package / "left-over.txt"
-    path.write_text("x")
-    yield path
-    path.unlink()
-
-
-@dataclass(frozen=True)
-class Done:
-    returncode: int
-    stdout: str
-    stderr: str
-
-
-def ntool(*arguments: object) -> Done:
-    """The command inside this process; `test_as_a_process` shows that it is the same outside."""
-    out, err = io.StringIO(), io.StringIO()
-    with redirect_stdout(out), redirect_stderr(err):
-        code = guard.run(["verify-package", *map(str, arguments)])
-    return Done(code, out.getvalue(), err.getvalue())
-
-
-def records(done: Done) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in done.stdout.splitlines()]
-
-
-def oks(done: Done) -> dict[str, list[bool | None]]:
-    """The verdicts of each id, in order."""
-    found: dict[str, list[bool | None]] = {}
-    for r in records(done):
-        if r["kind"] == "check":
-            found.setdefault(r["id"], []).append(r["ok"])
-    return found
-
-
-def summary(done: Done) -> dict[str, Any]:
-    return next(r for r in records(done) if r["kind"] == "summary")
-
-
-@pytest.fixture
-def broken(package: Path, tmp_path: Path) -> Path:
-    """A copy of the package that a test may damage."""
-    return Path(shutil.copytree(package, tmp_path / "broken"))
+from .verify_runs import Done, ntool, oks, records
 
 
 def test_as_a_process(package: Path) -> None:
@@ -246,127 +186,6 @@ def test_table_and_csv(package: Path) -> None:
     assert csv.returncode == 0 and csv.stdout.splitlines()[0].startswith("id,ok,component")
 
 
-# -- prerequisites, and checks that have nothing to say ------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "selection",
-    [
-        ("--check", "run.*"),
-        ("--check", "run.finite"),
-        ("--check", "weights.*"),
-        ("--check", "weights.complete"),
-        ("--check", "weights.sane", "--no-run"),
-        ("--check", "graph.dead"),
-        ("--check", "flow.*"),
-        ("--check", "flow.tokens"),
-        ("--check", "dtype.policy"),
-        ("--skip", "graph.parse", "--no-run"),
-    ],
-    ids=" ".join,
-)
-def test_a_broken_graph_outside_the_selection(broken: Path, selection: tuple[str, ...]) -> None:
-    graph = broken / "embedding" / "model.onnx"
-    graph.write_bytes(graph.read_bytes()[:-9])
-    done = ntool(broken, *selection, "--device", "cpu")
-    assert done.returncode == 1 and "graph.parse: embedding/model.onnx" in done.stderr
-    assert oks(done)["graph.parse"] == [False]
-    assert summary(done)["ok"] is False and summary(done)["failed_checks"] == ["graph.parse"]
-    about = [r["component"] for r in records(done) if r.get("id") == "graph.parse"]
-    assert about == ["embedding"]
-
-
-@pytest.mark.parametrize(
-    "selection",
-    ["run.finite", "run.load", "weights.*", "weights.complete", "flow.ports", "graph.*"],
-)
-def test_a_missing_graph_outside_the_selection(broken: Path, selection: str) -> None:
-    (broken / "embedding" / "model.onnx").unlink()
-    done = ntool(broken, "--check", selection, "--device", "cpu")
-    assert done.returncode == 1, done.stdout
-    assert oks(done)["layout.files"] == [False] and False not in oks(done).get("graph.parse", [])
-    assert summary(done)["failed_checks"] == ["layout.files"]
-
-
-def test_missing_data_and_report_outside_the_selection(broken: Path) -> None:
-    (broken / "embedding" / "model.safetensors").unlink()
-    (broken / "weight-loading-report.json").unlink()
-    for selection in ("data.bounds", "weights.complete"):
-        found = oks(ntool(broken, "--check", selection))
-        assert found["layout.files"] == [False, False]
-        assert True not in found[selection] or selection == "data.bounds"
-
-
-def test_prerequisites_that_hold_are_not_told(package: Path) -> None:
-    assert set(oks(ntool(package, "--check", "run.*", "--device", "cpu"))) == {
-        "run.load",
-        "run.support",
-        "run.dynamic",
-        "run.finite",
-        "run.placement",
-    }
-
-
-def test_a_prerequisite_is_told_once_and_in_front(broken: Path) -> None:
-    (broken / "embedding" / "model.onnx").write_bytes(b"x")
-    done = ntool(broken, "--check", "graph.[cd]*")
-    ids = [(r["id"], r["component"]) for r in records(done) if r["kind"] == "check"]
-    assert ids.count(("graph.parse", "embedding")) == 1
-    at = ids.index(("graph.parse", "embedding"))
-    assert at < ids.index(("graph.checker", "embedding"))
-
-
-def test_weights_by_name_need_a_source(package: Path) -> None:
-    done = ntool(package, "--check", "weights.values")
-    assert done.returncode == 2 and "--against SOURCE" in done.stderr
-    assert oks(ntool(package, "--check", "weights.*"))["weights.values"] == [None, None]
-    assert ntool(package, "--check", "weights.*").returncode == 0
-    assert ntool(package, "--check", "weights.*", "--skip", "weights.values").returncode == 0
-
-
-def test_hashes_by_name_need_a_list(package: Path) -> None:
-    done = ntool(package, "--check", "data.hash")
-    assert done.returncode == 1 and "data.hash: no SHA256SUMS" in done.stderr
-    assert oks(done) == {"data.hash": [False]}
-    assert oks(ntool(package, "--check", "data.*"))["data.hash"] == [None]
-
-
-def test_standard_by_name_is_asked_for(package: Path) -> None:
-    assert oks(ntool(package, "--check", "graph.standard")) == {"graph.standard": [True, True]}
-    assert oks(ntool(package, "--check", "graph.*"))["graph.standard"] == [None, None]
-
-
-def test_by_name_where_it_cannot_apply(package: Path) -> None:
-    """A lone graph has no manifest: asking for a check of the manifest is not answered by ok."""
-    graph = package / "embedding" / "model.onnx"
-    done = ntool(graph, "--check", "graph.parse", "--check", "flow.ports")
-    assert done.returncode == 1 and "there is no package.json" in done.stderr
-    assert oks(done) == {"graph.parse": [True], "flow.ports": [False]}
-    assert ntool(graph, "--check", "graph.parse", "--check", "flow.p*").returncode == 0
-
-
-@pytest.mark.parametrize("pattern", ["weights.v*", "*.hash"])
-def test_nothing_checked_is_not_ok(package: Path, pattern: str) -> None:
-    done = ntool(package, "--check", pattern)
-    assert done.returncode == 1 and done.stderr.count("\n") == 1
-    assert "nothing was checked" in done.stderr
-    found = summary(done)
-    assert (found["ok"], found["passed"], found["failed"]) == (False, 0, 0)
-
-
-def test_a_package_of_no_components_is_not_ok(broken: Path) -> None:
-    manifest = json.loads((broken / "package.json").read_text())
-    (broken / "package.json").write_text(json.dumps({**manifest, "components": {}}))
-    done = ntool(broken, "--check", "graph.parse")
-    assert done.returncode == 1 and "nothing was checked" in done.stderr
-
-
-def test_no_list_is_written_when_nothing_was_checked(package: Path) -> None:
-    done = ntool(package, "--check", "data.hash", "--write-manifest")
-    assert done.returncode == 1 and "SHA256SUMS not written" in done.stderr
-    assert not (package / "SHA256SUMS").exists()
-
-
 # -- what is named is opened first ---------------------------------------------------------------
 
 
@@ -425,14 +244,26 @@ def test_other_things_are_no_package(package: Path, tmp_path: Path) -> None:
         ("x.gguf", "a GGUF file", "ntool inspect-headers {}"),
         ("x.safetensors", "a safetensors file", "ntool inspect-headers {}"),
         ("loose", "safetensors files", "ntool inspect-headers {}"),
-        ("empty", "no package here (package.json", "ntool export-component SOURCE -o PKG makes"),
-        (package / "package.json", "a file of a package", f"give the package itself: {package}\n"),
+        (
+            "empty",
+            "no package here (package.json",
+            "ntool export-component SOURCE -o PKG makes",
+        ),
+        (
+            package / "package.json",
+            "a file of a package",
+            f"give the package itself: {package}\n",
+        ),
         (
             package / "embedding" / "model.safetensors",
             "a file",
             f"give the package itself: {package}\n",
         ),
-        (package / "tokenizer", "a folder of a package", f"give the package itself: {package}\n"),
+        (
+            package / "tokenizer",
+            "a folder of a package",
+            f"give the package itself: {package}\n",
+        ),
         (str(package)[:-1], "no such file or folder", f"did you mean '{package}'?"),
     ):
         done = ntool(tmp_path / given)
@@ -440,50 +271,6 @@ def test_other_things_are_no_package(package: Path, tmp_path: Path) -> None:
         message, told = done.stderr.splitlines(keepends=True)
         assert what in message and f"hint: {hint.format(tmp_path / given)}" in told
     assert ntool(tmp_path / "x.txt").stderr.count("\n") == 1
-
-
-# -- subsets -------------------------------------------------------------------------------------
-
-
-def test_summary_of_a_subset_says_what_ran(package: Path) -> None:
-    done = ntool(package, "--check", "run.finite", "--check", "weights.complete")
-    said = {r["id"]: r["message"] for r in records(done) if r["kind"] == "check"}
-    assert "embedding" in said["run.finite"] and "vision_encoder" in said["run.finite"]
-    assert "denoising" not in said["run.finite"] and "prefill" not in said["run.finite"]
-    report = json.loads((package / "weight-loading-report.json").read_text())
-    total, excluded = report["counts"]["source_tensors"], report["counts"]["excluded"]
-    assert f"{excluded} of {total} source tensors are excluded" in said["weights.complete"]
-
-
-@pytest.mark.parametrize(
-    ("here", "there", "words"),
-    [
-        ("vision_encoder", "decoder", "output 'present.0.key' of neo_chat's decoder"),
-        ("decoder", "embedding", "input 'input_ids' of neo_chat's embedding"),
-    ],
-)
-def test_a_component_in_the_place_of_another_is_reported(
-    tmp_path: Path, demo_package: Path, here: str, there: str, words: str
-) -> None:
-    copied = tmp_path / "pkg"
-    shutil.copytree(demo_package, copied)
-    shutil.copytree(copied / here, copied / there, dirs_exist_ok=True)
-    for form in ("jsonl", "csv", "table"):
-        done = ntool(copied, "--no-run", "--format", form)
-        assert done.returncode == 1, done.stderr
-        assert words in done.stdout
-
-
-def test_a_checksum_list_that_is_a_link_is_not_written_through(
-    tmp_path: Path, demo_package: Path
-) -> None:
-    copied, other = tmp_path / "pkg", tmp_path / "other"
-    shutil.copytree(demo_package, copied)
-    other.write_text("mine\n")
-    (copied / "SHA256SUMS").symlink_to(other)
-    done = ntool(copied, "--no-run", "--skip", "data.hash", "--write-manifest")
-    assert done.returncode == 3 and "symbolic link" in done.stderr
-    assert other.read_text() == "mine\n"
 
 
 # -- limits ----------------------------------------------------------------------------------------
@@ -513,7 +300,15 @@ def test_a_limit_of_time(endless: Path) -> None:
 
 
 def test_a_limit_of_memory(package: Path) -> None:
-    command = [sys.executable, "-m", "ntool", "verify-package", str(package), "--device", "cpu"]
+    command = [
+        sys.executable,
+        "-m",
+        "ntool",
+        "verify-package",
+        str(package),
+        "--device",
+        "cpu",
+    ]
     command += ["--check", "run.load", "--memory", "20MB"]
     ran = subprocess.run(command, capture_output=True, text=True)
     done = Done(ran.returncode, ran.stdout, ran.stderr)
