@@ -260,7 +260,7 @@ def test_ctrl_c_in_the_middle(demo_package: Path, tmp_path: Path) -> None:
     seen = on_terminal("sample-image", demo_package, *steps, "-o", out, interrupt="/5000")
     assert seen.code == 130 and os.listdir(tmp_path) == []
     assert seen.screen in ([], ["^C"])
-    checks = on_terminal("verify-package", demo_package, "--device", "cpu", interrupt="graph.")
+    checks = on_terminal("verify-package", demo_package, "--device", "cpu", interrupt="layout")
     assert checks.code == 128 + signal.SIGINT and checks.screen in ([], ["^C"])
 
 
