@@ -92,7 +92,8 @@ OF_COMMAND = {
         1: "a check failed, or nothing was checked",
         2: "wrong use, or no check with that id",
         3: "a file that cannot be read as its format (package.json, a golden, a picture)",
-        4: "no such package, checkpoint, list of sums, golden or picture, or no folder for an output",
+        4: "no such package, checkpoint, list of sums, golden or picture, "
+        "or no folder for an output",
         5: "a golden of a form that is not run again",
         6: "no such device, or a report that cannot be written",
     },
