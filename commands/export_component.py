@@ -98,7 +98,9 @@ def export_component(
         weights = f"{plan.nbytes:,} bytes of weights"
         if plan.nbytes_linked:
             weights += f", {plan.nbytes_linked:,} more linked"
-        console.note(f"wrote {output or source}: {len(plan.components)} components, {weights}")
+        count = len(plan.components)
+        parts = "1 component" if count == 1 else f"{count} components"
+        console.note(f"wrote {output or source}: {parts}, {weights}")
 
 
 def peak_rss() -> int:

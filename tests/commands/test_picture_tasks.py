@@ -11,7 +11,7 @@ from PIL import Image
 from safetensors.numpy import load_file, save_file
 
 from ntool.lib.families.neo_chat import prompts
-from ntool.lib.runtime.session import Session
+from ntool.lib.runtime.session import Bound, Session
 from ntool.lib.sampling import device_step, guidance
 from ntool.lib.sampling.image import to_uint8
 
@@ -209,16 +209,27 @@ def test_runs_of_a_step(
         "decoder": [],
         "vision_encoder": [],
     }
-    plain = Session.run
+    plain, feed, bound = Session.run, Bound.feed, Bound.run
+    fed = {}
 
     def watched(self, feeds, outputs=None, **options):
-        t = float(feeds["timestep"][0]) if "timestep" in feeds else None
         part = self.path.parent.name
         if part in counts:
-            counts[part].append(t)
+            counts[part].append(None)
         return plain(self, feeds, outputs, **options)
 
+    def watched_feed(self, name, value):
+        if name == "timestep":
+            fed[self] = float(value[0])
+        feed(self, name, value)
+
+    def watched_bound(self):
+        counts[self._session.path.parent.name].append(fed.get(self))
+        bound(self)
+
     monkeypatch.setattr(Session, "run", watched)
+    monkeypatch.setattr(Bound, "feed", watched_feed)
+    monkeypatch.setattr(Bound, "run", watched_bound)
     options = ["--prompt", "a boat", "--size", "64x32", "--steps", 4, "--shift", 1]
     options += [
         "--cfg",

@@ -306,8 +306,8 @@ def test_without_the_vision_encoder(packages: Path, tmp_path: Path, ntool) -> No
 @pytest.mark.parametrize(
     ("ids", "images", "code", "words"),
     [
-        ([1, 101, 101], 1, 3, "found 2, expected 4, the features of 1 pictures"),
-        ([1, 101], 0, 3, "found 1, expected 0, the features of 0 pictures"),
+        ([1, 101, 101], 1, 3, "found 2, expected 4, the features of the pictures (1)"),
+        ([1, 101], 0, 3, "found 1, expected 0, the features of the pictures (0)"),
         ([1, 2], 1, 3, "found 0, expected 4"),
         ([*[101] * 8], 2, 3, "runs of image tokens: found 1, expected 2"),
         ([*[101] * 3, 1, *[101] * 5], 2, 3, "picture 0: image tokens: found 3, expected 4"),

@@ -132,7 +132,10 @@ class Pipeline:
         manifest = package.manifest
         if manifest.get("family") != "neo_chat":
             raise Unsupported(
-                f"{package.root}: family", found=manifest.get("family"), expected="neo_chat"
+                f"{package.root}: family",
+                found=manifest.get("family"),
+                expected="neo_chat",
+                hint="only that family draws; ntool run-prefill runs a package's text",
             )
         self.tokenizer: Tokenizer = load(package.tokenizer_folder())
         self.tokens: dict[str, int] = manifest["special_tokens"]

@@ -121,7 +121,8 @@ class Pipeline:
             raise InputError(
                 "prompt: image tokens",
                 found=there,
-                expected=f"{wanted}, the features of {len(seen.grids)} pictures",
+                expected=f"{wanted}, the features of the pictures ({len(seen.grids)})",
+                hint=f"each feature has its place in the prompt: id {token}, once for each",
             )
         return place.prompt_positions(ids, mask, seen.grids, token, MERGE)
 

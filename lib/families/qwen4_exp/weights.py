@@ -137,6 +137,7 @@ def _pairs(
         raise Unsupported(
             f"{where}: FP8 weights together with pictures",
             expected="--text-only, the text model alone",
+            hint="or make them dense first: ntool convert-fp8 SOURCE -o DIR --to bf16",
         )
     return pair(kept, settings)
 
