@@ -44,9 +44,13 @@ from .model import READINGS, Model, Wishes, open_model
 DTYPES = {"f32": TensorProto.FLOAT, "f16": TensorProto.FLOAT16, "bf16": TensorProto.BFLOAT16}
 """Element types that components can be exported as."""
 OTHER_NAMES = {
-    **{"fp32": "f32", "float32": "f32", "float": "f32"},
-    **{"fp16": "f16", "float16": "f16", "half": "f16"},
-    **{"bfloat16": "bf16"},
+    "fp32": "f32",
+    "float32": "f32",
+    "float": "f32",
+    "fp16": "f16",
+    "float16": "f16",
+    "half": "f16",
+    "bfloat16": "bf16",
 }
 """What libraries of tensors call them."""
 PROVIDERS = ("default", "cpu", "cuda", "onnx-standard")
