@@ -123,7 +123,7 @@ class Console:
         source: str | None = None,
         to: Any = None,
         alone: bool = False,
-        shown: Callable[[Record], Record] | None = None,
+        in_table: Callable[[Record], Record] | None = None,
         **begin: Any,
     ) -> Iterator[Stream]:
         """A record stream on standard output (or `to`).
@@ -134,7 +134,7 @@ class Console:
         Args:
             main: the kind that csv and tsv show.
             alone: print the text of the main kind's records and nothing else.
-            shown: the record that a table has for a record.
+            in_table: the record that a table has for a record.
         """
         out = to or sys.stdout
         if to is None and out.isatty():
@@ -145,7 +145,7 @@ class Console:
         elif self.records == "jsonl":
             sink = JsonLines(out)
         elif self.records == "table":
-            sink = Table(out, shown=shown)
+            sink = Table(out, shown=in_table)
         elif self.records == "junit":
             from .lib.package.junit import JUnit
 

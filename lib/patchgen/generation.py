@@ -52,7 +52,8 @@ class Counts:
         self._findings[code] = self._findings.get(code, 0) + 1
         if record["severity"] == "error":
             name = f"{record['name']}: " if record.get("name") else ""
-            self.errors.append(f"{code}: {record['file']}: {name}{record['message']}")
+            file = f"config '{record['file']}'" if code == "config-missing" else record["file"]
+            self.errors.append(f"{code}: {file}: {name}{record['message']}")
 
     def summary(self) -> dict[str, Any]:
         """Fields of the `summary` record."""
