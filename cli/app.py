@@ -6,10 +6,26 @@ from importlib import import_module
 from typing import Annotated, Any
 
 import typer
+import typer.core
 
 from .commands import COMMANDS, GROUPS
 from .options import with_common
 from .version import VERSION
+
+
+class _Commands(typer.core.TyperGroup):
+    """Commands of which a beginning is near enough to be told."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """As typer does; where it has no suggestion, the commands that begin with the word."""
+        try:
+            return super().resolve_command(ctx, args)
+        except Exception as e:
+            text = getattr(e, "message", "")
+            begun = [repr(name) for name in self.commands if args and name.startswith(args[0])]
+            if text.startswith("No such command") and "?" not in text and args[0] and begun:
+                e.message = f"{text.rstrip('.')}. Did you mean {', '.join(begun)}?"  # type: ignore[attr-defined]
+            raise
 
 
 def application() -> Any:
@@ -20,6 +36,7 @@ def application() -> Any:
     """
     app = typer.Typer(
         name="ntool",
+        cls=_Commands,
         help="Look into, convert, export, run and check big generative models, without PyTorch.",
         no_args_is_help=True,
         add_completion=False,
@@ -64,6 +81,7 @@ def application() -> Any:
 def _group(name: str, help: str, commands: tuple[str, ...]) -> typer.Typer:
     """A command with commands of its own."""
     group = typer.Typer(
+        cls=_Commands,
         help=help,
         no_args_is_help=True,
         add_completion=False,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields
 from typing import Any
@@ -123,6 +123,7 @@ class Console:
         source: str | None = None,
         to: Any = None,
         alone: bool = False,
+        in_table: Callable[[Record], Record] | None = None,
         **begin: Any,
     ) -> Iterator[Stream]:
         """A record stream on standard output (or `to`).
@@ -133,6 +134,7 @@ class Console:
         Args:
             main: the kind that csv and tsv show.
             alone: print the text of the main kind's records and nothing else.
+            in_table: the record that a table has for a record.
         """
         out = to or sys.stdout
         if to is None and out.isatty():
@@ -143,7 +145,7 @@ class Console:
         elif self.records == "jsonl":
             sink = JsonLines(out)
         elif self.records == "table":
-            sink = Table(out)
+            sink = Table(out, shown=in_table)
         elif self.records == "junit":
             from .lib.package.junit import JUnit
 

@@ -47,3 +47,5 @@ def tell(project: Project, counts: Counts) -> None:
     if counts.errors:
         more = f" (and {len(counts.errors) - 1} more)" if len(counts.errors) > 1 else ""
         console.say(f"{counts.errors[0]}{more}")
+        if counts.errors[0].startswith("config-missing:") and project.settings is not None:
+            console.hint("ntool patchgen list names all")

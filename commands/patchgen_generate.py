@@ -83,7 +83,8 @@ def patchgen_generate(
         if code:
             raise typer.Exit(code)
         return
-    with console.stream(main="file") as stream:
+    in_table = generation.would_write if dry_run else None
+    with console.stream(main="file", in_table=in_table) as stream:
         run = generation.Run(diff=diff, whatever=allow_findings, dry_run=dry_run)
         for outcome in project.outcomes():
             outcome.note_changes()

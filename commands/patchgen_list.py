@@ -26,7 +26,7 @@ def patchgen_list(
     from ..patchgen_console import tell
 
     project = Project(choices(configs, variable, static, None, None, False, json))
-    with console.stream(main="config") as stream:
+    with console.stream(main="config", in_table=generation.listed) as stream:
         run = generation.Listing()
         for outcome in project.plans():
             stream.write_all("problem", outcome.records())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -92,11 +93,12 @@ class Tally:
         return {**dict(zip(names, totals, strict=True)), "dtypes": dtypes}
 
 
+_NUMBER = re.compile(r"[0-9]+")
 _NAME, _DTYPE, _SHAPE, _NBYTES = map(itemgetter, (0, 1, 2, 5))
 
 
 def groups(tensors: Sequence[Tensor], by: str, key: Key) -> list[dict[str, Any]]:
-    """Fields of `group` records, one a key, in order of first appearance.
+    """Fields of `group` records, one a key, in order of first appearance; layers by their number.
 
     Each tensor is in one group, so the sums of all groups are the totals.
     """
@@ -105,7 +107,20 @@ def groups(tensors: Sequence[Tensor], by: str, key: Key) -> list[dict[str, Any]]
     # 150,000 tensors have a few dozen of these
     for (k, dtype, shape, nbytes), n in Counter(zip(key(tensors), *columns, strict=True)).items():
         tallies.setdefault(k, Tally()).add(dtype, n, n * prod(shape), n * nbytes)
-    return [{"by": by, "key": k, **tally.fields()} for k, tally in tallies.items()]
+    keys = in_layer_order(tallies) if by == "layer" else tallies
+    return [{"by": by, "key": k, **tallies[k].fields()} for k in keys]
+
+
+def in_layer_order(keys: Iterable[str]) -> list[str]:
+    """Layers of one stack by their number, 2 before 10, which a checkpoint sorted by name has the
+    other way round; stacks, and what is in none, in order of first appearance."""
+    stacks: dict[str, dict[str, tuple[tuple[int, str], ...]]] = {}
+    for key in keys:
+        # a number may be too long for int()
+        numbers = [n.lstrip("0") for n in _NUMBER.findall(key)]
+        stack = stacks.setdefault(_NUMBER.sub("0", key), {})
+        stack[key] = tuple((len(n), n) for n in numbers)
+    return [k for stack in stacks.values() for k in sorted(stack, key=stack.__getitem__)]
 
 
 def totals(rows: Iterable[dict[str, Any]]) -> dict[str, Any]:

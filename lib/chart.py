@@ -30,19 +30,31 @@ def require() -> None:
         ) from e
 
 
-def rows_of(groups: list[dict[str, Any]]) -> list[tuple[str, dict[str, int], int]]:
-    """(key, {dtype: bytes}, tensors) of each bar, the largest first; what does not fit is summed.
+Row = tuple[str, dict[str, int], int]
+"""Key, {dtype: bytes}, tensors."""
+
+
+def rows_of(groups: list[dict[str, Any]], as_given: bool = False) -> list[Row]:
+    """The bars, the largest first; the smallest that do not fit are summed in one more.
 
     Args:
         groups: fields of `group` records of one key.
+        as_given: the bars keep the order of the groups.
     """
     ordered = sorted(groups, key=lambda g: -g["nbytes"])
-    rows = [
-        (g["key"], {d: c["nbytes"] for d, c in g["dtypes"].items()}, g["tensors"]) for g in ordered
-    ]
-    if len(rows) <= MAX_BARS:
-        return rows
-    kept, rest = rows[: MAX_BARS - 1], rows[MAX_BARS - 1 :]
+
+    def rows(chosen: list[dict[str, Any]]) -> list[Row]:
+        if as_given:
+            drawn = {id(g) for g in chosen}
+            chosen = [g for g in groups if id(g) in drawn]
+        return [
+            (g["key"], {d: c["nbytes"] for d, c in g["dtypes"].items()}, g["tensors"])
+            for g in chosen
+        ]
+
+    if len(ordered) <= MAX_BARS:
+        return rows(ordered)
+    kept, rest = rows(ordered[: MAX_BARS - 1]), rows(ordered[MAX_BARS - 1 :])
     dtypes: dict[str, int] = {}
     for _, parts, _ in rest:
         for dtype, nbytes in parts.items():
@@ -51,7 +63,7 @@ def rows_of(groups: list[dict[str, Any]]) -> list[tuple[str, dict[str, int], int
 
 
 def draw(groups: list[dict[str, Any]], by: str, title: str, out: BinaryIO) -> None:
-    """Write the picture of one `--by` as a PNG, 1000 pixels wide.
+    """Write the picture of one `--by` as a PNG, 1000 pixels wide. Layers keep their order.
 
     Args:
         groups: fields of `group` records.
@@ -63,7 +75,7 @@ def draw(groups: list[dict[str, Any]], by: str, title: str, out: BinaryIO) -> No
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    rows = rows_of(groups)
+    rows = rows_of(groups, by == "layer")
     dtypes = sorted({d for _, parts, _ in rows for d in parts})
     total = sum(sum(parts.values()) for _, parts, _ in rows)
     unit, name = _unit(max((sum(parts.values()) for _, parts, _ in rows), default=0))

@@ -32,7 +32,7 @@ NEEDED = (
 )
 RUNTIMES = ("onnxruntime-gpu", "onnxruntime")
 """One of them is needed."""
-EXTRAS = {"plot": "matplotlib"}
+EXTRAS = {"plot": "matplotlib", "patchgen": "libcst"}
 """Extra of ntool -> what it brings."""
 CUDA_LIBRARIES = ("libcuda.so.1", "libcudart.so.12", "libcublas.so.12", "libcudnn.so.9")
 """The driver, and what the CUDA provider of ONNX Runtime loads."""

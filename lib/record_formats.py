@@ -13,6 +13,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "metadata": ("file", "key", "value"),
     "file": ("path", "nbytes", "role", "sha256"),
     "config": ("path", "values"),
+    "patched": ("config", "source", "output", "patches", "description"),
     "problem": ("severity", "code", "file", "name", "message"),
     "group": ("by", "key", "tensors", "params", "nbytes", "dtypes"),
     "check": ("id", "ok", "component", "expected", "actual", "message"),
@@ -149,16 +150,24 @@ class Table:
 
     Args:
         width: columns for tables of checks; those of the terminal, if not given.
+        shown: the record that is shown for a record; the same one, if not given.
     """
 
-    def __init__(self, out: TextIO, width: int | None = None) -> None:
-        self._out, self._width = out, width
+    def __init__(
+        self,
+        out: TextIO,
+        width: int | None = None,
+        shown: Callable[[Record], Record] | None = None,
+    ) -> None:
+        self._out, self._width, self._shown = out, width, shown
         self._kind: str | None = None
         self._rows: list[Record] = []
         self._blocks = 0
 
     def record(self, record: Record) -> None:
         """Hold it until the run of its kind ends."""
+        if self._shown is not None:
+            record = self._shown(record)
         kind = record["kind"]
         if kind in ("begin", "end", "error"):
             return
@@ -188,7 +197,9 @@ class Table:
             return
         columns = [c for c in COLUMNS[kind] if any(r.get(c) not in (None, "") for r in rows)]
         columns += [
-            c for c in ("component", "role") if c not in columns and any(c in r for r in rows)
+            c
+            for c in ("component", "role", "state")
+            if c not in columns and any(c in r for r in rows)
         ]
         cells = [[_cell(r.get(c), c) for c in columns] for r in rows]
         numeric = [all(_is_number(r.get(c)) for r in rows) for c in columns]

@@ -50,6 +50,16 @@ def test_largest_first_and_the_small_ones_together() -> None:
     assert dtypes == {"BF16": sum(range(1, 62))} and tensors == sum(range(1, 62))
 
 
+def test_layers_in_their_order() -> None:
+    sizes = {f"layers.{i}": 1000 - i * (i % 7) for i in range(50)}
+    groups = [group(key, BF16=n) for key, n in sizes.items()]
+    rows = chart.rows_of(groups, as_given=True)
+    small = sorted(sizes, key=lambda k: -sizes[k])[chart.MAX_BARS - 1 :]
+    assert [r[0] for r in rows] == [k for k in sizes if k not in small] + ["11 smaller groups"]
+    assert rows[-1][1] == {"BF16": sum(sizes[k] for k in small)}
+    assert [r[0] for r in chart.rows_of(groups[:3], as_given=True)] == list(sizes)[:3]
+
+
 @pytest.mark.parametrize(
     "groups",
     [[], [group("empty")], [group("$x^{$", BF16=1)], [group("a\nb\x1b[31m", F32=2)],

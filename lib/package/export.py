@@ -35,7 +35,7 @@ from ..graph.external import point_at
 from ..graph.standard import foreign_nodes
 from ..numeric.convert import Band, Tally, convert, narrows
 from ..progress import step, tracked
-from ..suggestions import did_you_mean
+from ..suggestions import did_you_mean, nearest
 from . import in_place, layout, linked, manifest
 from .beside import as_json, assets, special_tokens
 from .bindings import Binding, Bindings
@@ -43,6 +43,16 @@ from .model import READINGS, Model, Wishes, open_model
 
 DTYPES = {"f32": TensorProto.FLOAT, "f16": TensorProto.FLOAT16, "bf16": TensorProto.BFLOAT16}
 """Element types that components can be exported as."""
+OTHER_NAMES = {
+    "fp32": "f32",
+    "float32": "f32",
+    "float": "f32",
+    "fp16": "f16",
+    "float16": "f16",
+    "half": "f16",
+    "bfloat16": "bf16",
+}
+"""What libraries of tensors call them."""
 PROVIDERS = ("default", "cpu", "cuda", "onnx-standard")
 """Execution providers that a package can be meant for. Graphs for `default` and `onnx-standard` use
 standard operators alone; whether others do is the family's business."""
@@ -224,7 +234,7 @@ def plan(
         code = own.get(name, dtype)
         codes[name] = model.auto(name) if code == "auto" else code
         if codes[name] not in DTYPES:
-            raise UsageProblem("dtype", found=code, expected=f"auto or {' or '.join(DTYPES)}")
+            raise _no_such_dtype(f"--set {name}={code}" if name in own else "--dtype", code)
         if name in chosen:
             model.refuse(name, codes[name], force_f16=force_f16)
     components, every = [], {}
@@ -373,6 +383,14 @@ def graph_bytes(plan: Plan, component: Component) -> bytes:
     model = component.graph.model(manifest.graph_metadata(plan, component))
     point_at(model, component.placed)
     return model.SerializeToString(deterministic=True)
+
+
+def _no_such_dtype(option: str, code: str) -> UsageProblem:
+    """Torch's and NumPy's names for them are told apart by one letter or by the bits."""
+    meant = OTHER_NAMES.get(code.casefold()) or nearest(code, ("auto", *DTYPES))
+    hint = f"did you mean '{meant}'?" if meant else None
+    expected = f"auto or {' or '.join(DTYPES)}"
+    return UsageProblem(option, found=code, expected=expected, hint=hint)
 
 
 def parse_dtypes(pairs: Iterable[str]) -> dict[str, str]:

@@ -17,6 +17,20 @@ RUNNING = ("run.", "golden.")
 """Beginnings of ids whose checks run graphs."""
 
 
+def _no_such_check(option: str, pattern: str, ids: Sequence[str]) -> UsageProblem:
+    """The list of all ids is long and gets cut: it is given where there is no better advice."""
+    group = pattern.rstrip(".")
+    if group and any(i.startswith(f"{group}.") for i in ids):
+        hint = f"{option} '{group}.*' takes all of that group"
+    else:
+        meant = did_you_mean(pattern, ids)
+        if meant is None:
+            expected = f"ids or globs of: {', '.join(ids)}"
+            return UsageProblem(f"{option} '{pattern}'", expected=expected)
+        hint = meant
+    return UsageProblem(f"{option} '{pattern}': no such check", hint=hint)
+
+
 def select(
     wanted: Sequence[str] = (), skipped: Sequence[str] = (), *, run: bool = True
 ) -> list[str]:
@@ -27,11 +41,10 @@ def select(
         UsageProblem: a pattern that matches no id, or nothing left.
     """
     ids = [c.id for c in CHECKS]
-    for pattern in (*wanted, *skipped):
-        if not any(fnmatchcase(i, pattern) for i in ids):
-            expected = f"ids or globs of: {', '.join(ids)}"
-            hint = did_you_mean(pattern, ids)
-            raise UsageProblem(f"check '{pattern}'", expected=expected, hint=hint)
+    for option, patterns in (("--check", wanted), ("--skip", skipped)):
+        for pattern in patterns:
+            if not any(fnmatchcase(i, pattern) for i in ids):
+                raise _no_such_check(option, pattern, ids)
     chosen = [
         i
         for i in ids

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import InputError, UsageProblem
+from ..suggestions import near_path, nearest
 from .findings import did_you_mean, not_allowable
 from .source import find_module
 
@@ -168,12 +169,12 @@ def resolve(config: str, settings: Settings | None, roots: tuple[Path, ...]) -> 
     """The config module that a command line names: a file, or a dotted name.
 
     Raises:
-        InputError: there is none.
+        InputError: there is none; the hint is what may have been meant.
     """
     if config.endswith(".py") or "/" in config or os.sep in config:
         file = Path(os.path.abspath(config))
         if not file.is_file():
-            raise InputError(f"config '{config}': no such file")
+            raise InputError("no such file", hint=near_path(config))
         return _found(file, settings)
     name = config
     if settings is not None and settings.legacy_prefix and name.startswith("patches."):
@@ -185,8 +186,21 @@ def resolve(config: str, settings: Settings | None, roots: tuple[Path, ...]) -> 
             return Found(file, name)
     found = find_module(name, roots)
     if found is None:
-        raise InputError(f"config '{config}' is not found", expected="a dotted name or a file")
+        raise InputError("no such module", hint=_near_config(config, settings))
     return Found(Path(os.path.abspath(found)), name)
+
+
+def _near_config(config: str, settings: Settings | None) -> str | None:
+    """Of the configs that a search finds; the ending that all have may be left out, and so may the
+    packages where one config alone has the last part of the name."""
+    if settings is None or not settings.search_root.is_dir():
+        return None
+    ending = SUFFIX.removesuffix(".py")
+    full = {f.module.removesuffix(ending): f.module for f in search(settings)}
+    short = config.removesuffix(ending)
+    same = [name for name in full if name == short or name.endswith(f".{short}")]
+    found = same[0] if len(same) == 1 else nearest(short, full)
+    return f"did you mean '{full[found]}'?" if found is not None else None
 
 
 def _found(file: Path, settings: Settings | None) -> Found:

@@ -6,9 +6,27 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from ..records import Record
 from .findings import as_note, has_errors, softened
 from .output import write_all
 from .project import Outcome, Project, drift
+
+
+def listed(record: Record) -> Record:
+    """What a table has for a record of `list`: a column for each of the values that one asks for,
+    instead of one cell of JSON. Patches are counted."""
+    if record["kind"] != "config":
+        return record
+    values = record["values"]
+    return {"kind": "patched", **values, "patches": sum(values["patches"].values())}
+
+
+def would_write(record: Record) -> Record:
+    """What a table has for a record of a dry run: the summary claims no writing."""
+    if record["kind"] != "summary":
+        return record
+    names = {"written": "would write"}
+    return {**record, "files": {names.get(k, k): n for k, n in record["files"].items()}}
 
 
 class Counts:
@@ -34,7 +52,8 @@ class Counts:
         self._findings[code] = self._findings.get(code, 0) + 1
         if record["severity"] == "error":
             name = f"{record['name']}: " if record.get("name") else ""
-            self.errors.append(f"{code}: {record['file']}: {name}{record['message']}")
+            file = f"config '{record['file']}'" if code == "config-missing" else record["file"]
+            self.errors.append(f"{code}: {file}: {name}{record['message']}")
 
     def summary(self) -> dict[str, Any]:
         """Fields of the `summary` record."""

@@ -137,7 +137,8 @@ class Project:
             try:
                 yield resolve(name, self.settings, (*roots, self._folder, *map(Path, sys.path)))
             except InputError as e:
-                problem = Problem("config-missing", e.message, file=name, malformed=True)
+                message = f"{e.message}; {e.hint}" if e.hint else e.message
+                problem = Problem("config-missing", message, file=name, malformed=True)
                 yield Outcome(name, name, [problem])
 
     def plans(self) -> Iterator[Outcome]:

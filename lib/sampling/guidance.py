@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import UsageProblem
+from ..suggestions import did_you_mean
 
 F32 = NDArray[np.float32]
 
@@ -53,23 +54,28 @@ class Guidance:
         if self.task not in TASKS:
             raise UsageProblem("guidance task", found=self.task, expected=" or ".join(TASKS))
         if self.norm not in NORMS:
-            raise UsageProblem("cfg norm", found=self.norm, expected=" or ".join(NORMS))
+            raise UsageProblem(
+                "--cfg-norm",
+                found=self.norm,
+                expected=" or ".join(NORMS),
+                hint=did_you_mean(self.norm, NORMS),
+            )
         if self.norm == "cfg_zero_star" and self.task != "text-to-image":
             raise UsageProblem(
-                f"cfg norm cfg_zero_star with task {self.task}",
+                f"--cfg-norm cfg_zero_star with task {self.task}",
                 expected="none, global or channel (cfg_zero_star is for text-to-image)",
             )
         for name, value in (
-            ("cfg", self.cfg),
-            ("img-cfg", self.img_cfg),
-            ("cfg interval", self.interval[0]),
-            ("cfg interval", self.interval[1]),
+            ("--cfg", self.cfg),
+            ("--img-cfg", self.img_cfg),
+            ("--cfg-interval", self.interval[0]),
+            ("--cfg-interval", self.interval[1]),
         ):
             if not math.isfinite(value):
                 raise UsageProblem(name, found=value, expected="a finite number")
         if self.interval[0] > self.interval[1]:
             found = f"{self.interval[0]:g},{self.interval[1]:g}"
-            raise UsageProblem("cfg interval", found=found, expected="LO <= HI")
+            raise UsageProblem("--cfg-interval", found=found, expected="LO <= HI")
         if self.tile < 1:
             raise UsageProblem("tile", found=self.tile, expected="1 or more pixels")
 

@@ -48,6 +48,21 @@ def test_0_done() -> None:
     assert records(done.stdout)[-1]["kind"] == "end"
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("export",), "ntool: No such command 'export'. Did you mean 'export-component'?"),
+        (("patchgen", "gen"), "ntool patchgen: No such command 'gen'. Did you mean 'generate'?"),
+        (("censsu",), "ntool: No such command 'censsu'. Did you mean 'census'?"),
+        (("zzz",), "ntool: No such command 'zzz'."),
+    ],
+)
+def test_2_a_command_by_its_beginning(words: tuple[str, ...], message: str) -> None:
+    done = ntool(*words)
+    assert done.returncode == 2
+    assert done.stderr.decode().splitlines()[0] == message
+
+
 def test_1_difference(tmp_path: Path) -> None:
     wrong = tmp_path / "expected.json"
     wrong.write_text('{"tensors":1}')

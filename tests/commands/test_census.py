@@ -180,6 +180,21 @@ def test_by(by: str, keys: dict[str, int], small: Path) -> None:
         assert sum(g[field] for g in out["group"]) == out["summary"][0][field]
 
 
+def test_layers_by_their_number(tmp_path: Path) -> None:
+    """Names sort 10 before 2; each stack has its own run, what is in none keeps its place."""
+    numbers = [0, 1, 10, 11, 2, 3]
+    names = ["embed.w", *(f"vision.blocks.{i}.w" for i in (10, 9)), "x.norm"]
+    names += [f"m.layers.{i}.{part}" for i in numbers for part in ("a", "b")]
+    names += [f"m.layers.{'9' * 5000}.a"]
+    write(tmp_path / "m.safetensors", [(name, "BF16", [1]) for name in names])
+    groups = kinds(ntool("census", str(tmp_path), "--by", "layer").stdout)["group"]
+    assert [g["key"] for g in groups] == [
+        "other",
+        *("vision.blocks.9", "vision.blocks.10"),
+        *(f"m.layers.{i}" for i in (0, 1, 2, 3, 10, 11, "9" * 5000)),
+    ]
+
+
 def test_components_of_the_demo() -> None:
     out = kinds(ntool("census", "demo:shapes", "--by", "component", "--by", "dtype").stdout)
     counts = {g["key"]: g["tensors"] for g in out["group"] if g["by"] == "component"}

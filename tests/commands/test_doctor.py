@@ -58,6 +58,25 @@ def test_a_package_that_is_missing(ntool: Run, monkeypatch: pytest.MonkeyPatch) 
     assert done.of("summary")[0]["missing"] == ["gguf"]
 
 
+def test_what_extras_bring_is_no_failure(ntool: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each extra that pyproject.toml has for one package of its own."""
+    import re
+    import tomllib
+
+    root = Path(__file__).parents[2]
+    extras = tomllib.loads((root / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
+    plain = doctor._version
+    monkeypatch.setattr(doctor, "_version", lambda n: None if n == "libcst" else plain(n))
+    found = facts(ntool("doctor"))
+    for extra, name in doctor.EXTRAS.items():
+        assert [re.split(r"[<>=]", d)[0] for d in extras[extra]] == [name]
+    assert found["matplotlib"]["ok"] is True
+    assert (found["libcst"]["value"], found["libcst"]["ok"]) == (None, None)
+    assert "pip install 'ntool[patchgen]'" in str(found["libcst"]["hint"])
+
+
 def test_two_runtimes_are_one_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "_version", lambda name: "1.0")
     found = {f.name: f for f in doctor.versions()}

@@ -468,3 +468,20 @@ def test_peak_memory_is_not_that_of_the_program_that_started_it() -> None:
     rows = [json.loads(line) for line in done.stdout.splitlines()]
     (summary,) = [r for r in rows if r["kind"] == "summary"]
     assert 10e6 < summary["peak_rss"] < 300e6
+
+
+@pytest.mark.parametrize(
+    ("options", "message", "hint"),
+    [
+        (["--dtype", "fp16"], "--dtype: found fp16, expected auto or f32 or f16 or bf16", "f16"),
+        (["--dtype", "bf6"], "--dtype: found bf6, expected auto", "bf16"),
+        (["--set", "decoder=float32"], "--set decoder=float32: found float32", "f32"),
+        (["--dtype", "int4"], "--dtype: found int4", None),
+    ],
+)
+def test_a_dtype_that_is_none(
+    tmp_path: Path, options: list[str], message: str, hint: str | None
+) -> None:
+    done = run_ntool("export-component", "demo:shapes", "-o", tmp_path / "pkg", *options)
+    assert done.code == 2 and f"ntool export-component: {message}" in done.err
+    assert (f"hint: did you mean '{hint}'?" in done.err) if hint else ("hint" not in done.err)

@@ -346,6 +346,7 @@ def test_wrong_use_of_prefill(demo_package, ntool, options, code: int, words: st
 def test_sizes_that_do_not_fit_name_the_nearest_and_fit_takes_it(demo_package, tmp_path, ntool):
     options = ["--prompt", "x", "--steps", 1, "--size", "100x70", "-o", tmp_path / "p.png"]
     done = ntool("sample-image", demo_package, *options, code=2)
+    assert "--size: found 100x70" in done.err
     assert "96x64" in done.err and "--fit" in done.err
     ntool("sample-image", demo_package, *options, "--fit")
     with Image.open(tmp_path / "p.png") as image:

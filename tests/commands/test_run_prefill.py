@@ -127,7 +127,7 @@ def test_decoding_from_the_cache_equals_one_prefill_of_all(packages, tmp_path, n
 WRONG = [
     (["--prompt", "x", "--query", "y"], 2, "one of --prompt"),
     ([], 2, "one of --prompt"),
-    (["--prompt", "x", "--raw"], 2, "--raw without --decode"),
+    (["--prompt", "x", "--raw"], 2, "--raw without --decode\nhint: --decode N"),
     (["--prompt", "x", "--task", "dance"], 2, "dance"),
     (["--prompt", "x", "--min-pixels", "5"], 2, "need --image"),
     (["--tokens", "1,x"], 3, "'x'"),

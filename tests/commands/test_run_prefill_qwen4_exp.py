@@ -230,7 +230,7 @@ def test_a_package_without_a_tokenizer_takes_ids_alone(tmp_path, ntool, options)
 WRONG: list[tuple[list[str], int, str]] = [
     ([], 2, "one of --prompt"),
     (["--prompt", "x", "--tokens", "1"], 2, "--prompt and --tokens"),
-    (["--tokens", "1", "--raw"], 2, "--raw without --decode"),
+    (["--tokens", "1", "--raw"], 2, "--raw without --decode\nhint: --decode N"),
     (["--tokens", "1", "--system", "x"], 2, "no template"),
     (["--tokens", "1", "--think"], 2, "no template"),
     (["--prompt", "x", "--think"], 2, "a package with a chat template"),

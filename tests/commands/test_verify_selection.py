@@ -173,3 +173,27 @@ def test_a_checksum_list_that_is_a_link_is_not_written_through(
     done = ntool(copied, "--no-run", "--skip", "data.hash", "--write-manifest")
     assert done.returncode == 3 and "symbolic link" in done.stderr
     assert other.read_text() == "mine\n"
+
+
+@pytest.mark.parametrize(
+    ("option", "pattern", "hint"),
+    [
+        ("--check", "weights", "hint: --check 'weights.*' takes all of that group"),
+        ("--skip", "run", "hint: --skip 'run.*' takes all of that group"),
+        ("--check", "weigths.values", "hint: did you mean 'weights.values'?"),
+    ],
+)
+def test_a_check_that_is_none_gets_one_advice(
+    package: Path, option: str, pattern: str, hint: str
+) -> None:
+    done = ntool(package, option, pattern)
+    assert done.returncode == 2
+    assert done.stderr.splitlines() == [
+        f"ntool verify-package: {option} '{pattern}': no such check", hint
+    ]  # fmt: skip
+
+
+def test_a_check_like_no_other_gets_the_list(package: Path) -> None:
+    done = ntool(package, "--check", "zz")
+    assert done.returncode == 2 and "expected ids or globs of: layout.files" in done.stderr
+    assert "hint" not in done.stderr

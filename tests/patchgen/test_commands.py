@@ -177,8 +177,11 @@ def test_list(project: Path) -> None:
         "patches": {"class_replacement": 2, "function_replacement": 1, "method_override": 5},
         "description": "every primitive",
     }
-    table = patchgen("list", "--format", "table", cwd=project)
-    assert "mini_all_patch_gen_config.py" in table.out
+    table = patchgen("list", ALL, "--format", "table", cwd=project)
+    header, row = table.out.splitlines()
+    assert header.split() == ["config", "source", "output", "patches", "description"]
+    cells = [ALL, "upkit.models.mini.modeling_mini", MODULE, "8", "every", "primitive"]
+    assert row.split() == cells
     assert patchgen("list", "--static", cwd=project).of("config") == patchgen(
         "list", cwd=project
     ).of("config")
@@ -279,3 +282,43 @@ def test_in_a_pipe(project: Path) -> None:
     compile(done.out, "x", "exec", dont_inherit=True)
     done = run_ntool("patchgen", "check", ALL, cwd=project)
     assert done.code == 1 and done.records[-1]["kind"] == "end"
+
+
+def test_the_table_of_a_dry_run_claims_no_writing(small: Path) -> None:
+    words = ("generate", "--format", "table")
+    record = patchgen("generate", "--dry-run", cwd=small).of("summary")[0]
+    assert record["files"] == {"written": 1, "unchanged": 0}
+    dry = patchgen(*words, "--dry-run", cwd=small).out.splitlines()
+    assert dry[0].split() == ["path", "nbytes", "role", "state"]
+    assert dry[1].endswith("  not written")
+    assert [" ".join(line.split()) for line in dry if "would" in line] == ["files would write 1"]
+    wet = patchgen(*words, cwd=small).out
+    assert "files    written    1" in wet and "would" not in wet
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("fixkit.models.mini.mini_all", f"no such module; did you mean '{ALL}'?"),
+        ("mini_all", f"no such module; did you mean '{ALL}'?"),
+        (ALL.replace("mini_all", "mini_al"), f"no such module; did you mean '{ALL}'?"),
+        ("quite.another", "no such module"),
+        (f"{MINI}/mini_al_patch_gen_config.py",
+         f"no such file; did you mean '{MINI}/mini_all_patch_gen_config.py'?"),
+    ],
+)  # fmt: skip
+def test_a_config_that_is_not_there(project: Path, name: str, message: str) -> None:
+    done = patchgen("check", name, cwd=project)
+    (found,) = done.of("problem")
+    assert (done.code, found["code"], found["file"]) == (3, "config-missing", name)
+    assert found["message"] == message
+    assert done.err.splitlines() == [
+        f"ntool patchgen check: config-missing: config '{name}': {message}",
+        "hint: ntool patchgen list names all",
+    ]
+
+
+def test_a_config_that_is_not_there_without_settings(tmp_path: Path) -> None:
+    done = patchgen("check", "quite.another", cwd=tmp_path)
+    assert done.code == 3 and "hint" not in done.err
+    assert done.of("problem")[0]["message"] == "no such module"

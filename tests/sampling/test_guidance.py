@@ -241,10 +241,11 @@ def test_norm_in_interleaved_runs_also_runs_unguided_when_cfg_exceeds_one():
     ("kwargs", "words"),
     [
         ({"task": "vqa"}, "guidance task"),
-        ({"norm": "l2"}, "cfg norm"),
+        ({"norm": "l2"}, "^--cfg-norm: found l2"),
+        ({"norm": "globl"}, "^--cfg-norm: found globl"),
         ({"task": "image-edit", "norm": "cfg_zero_star"}, "cfg_zero_star"),
-        ({"cfg": float("nan")}, "cfg"),
-        ({"interval": (0.0, float("inf"))}, "interval"),
+        ({"cfg": float("nan")}, "^--cfg: found nan"),
+        ({"interval": (0.0, float("inf"))}, "^--cfg-interval"),
         ({"tile": 0}, "tile"),
     ],
 )

@@ -40,7 +40,7 @@ def read_request(o: Mapping[str, Any]) -> Request:
     if o["all_logits"] and o["task"] == "interleave":
         raise UsageProblem("--all-logits with task interleave")
     if o["raw"] and not o["decode"] and o["task"] != "interleave":
-        raise UsageProblem("--raw without --decode")
+        raise UsageProblem("--raw without --decode", hint="--decode N")
     if o["pad"] is not None or len(o["prompt"] or ()) > 1:
         what = "--pad" if o["pad"] is not None else "several --prompt"
         raise UsageProblem(f"{what} with a package of {NAME}", expected="one prompt")

@@ -116,7 +116,7 @@ def check_size(width: int, height: int, factor: int = 32) -> None:
         return
     w, h = (max(factor, math.floor(n / factor + 0.5) * factor) for n in (width, height))
     raise UsageProblem(
-        "picture size",
+        "--size",
         found=f"{width}x{height}",
         expected=f"multiples of {factor}",
         hint=f"nearest: {w}x{h}; sample-image --fit takes it",

@@ -29,7 +29,7 @@ def read_request(o: Mapping[str, Any]) -> Request:
     if str(o["output"]) == "-":
         raise UsageProblem("-o -: arrays are not piped", expected="a file name")
     if o["raw"] and not o["decode"]:
-        raise UsageProblem("--raw without --decode")
+        raise UsageProblem("--raw without --decode", hint="--decode N")
     request = from_options(o)
     if o["raw"] and request.rows > 1:  # a text may have lines of its own
         raise UsageProblem(
