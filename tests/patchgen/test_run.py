@@ -280,7 +280,7 @@ def test_search_and_names(tmp_path: Path) -> None:
     for spelled in ("patches.a_patch_gen_config", names[0], str(file)):
         assert resolve(spelled, settings, (root,)) == Found(file, names[0])
     assert output_folder(file) == root / "kit/deep/generated"
-    with pytest.raises(InputError, match="not found"):
+    with pytest.raises(InputError, match="no such module"):
         resolve("patches.b_patch_gen_config", settings, ())
 
 
