@@ -188,9 +188,12 @@ class Console:
     def bar(self, total: int | None, what: str, unit: str) -> Iterator[Any]:
         """Progress of a step on standard error: the listener of `lib.progress`.
 
+        Names of files and of parts of packages may be in its words.
+
         A bar on a terminal (`auto`), or `always`; lines of JSON (`json`) or of words (`plain`) for
         scripts and logs; nothing otherwise. -q silences what was not asked for.
         """
+        what = printable(what)
         if self.progress in ("json", "plain"):
             bar: Any = Lines(total, what, unit, self.progress)
         elif self.progress == "always" or (

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from .number_types import number, whole
+from .path_types import new_file
 
 MAX_PIXELS = 64_000_000
 """As many as a picture that is read may have (`lib.sampling.image`)."""
@@ -16,6 +17,10 @@ SCALE = number(-1e6, 1e6)
 
 def _file(name: str, help: str) -> typer.models.OptionInfo:
     return typer.Option(name, metavar="FILE", help=help)
+
+
+def _new(*names: str, help: str, metavar: str = "FILE") -> typer.models.OptionInfo:
+    return typer.Option(*names, parser=new_file, metavar=metavar, help=help)
 
 
 Prompt = Annotated[
@@ -88,15 +93,15 @@ Rng = Annotated[
     ),
 ]
 LatentFile = Annotated[Path | None, _file("--latent", "Start from its tensor 'noise' or 'z'.")]
-SaveLatent = Annotated[Path | None, _file("--save-latent", "Write the unit noise.")]
-Trace = Annotated[Path | None, _file("--trace", "Write z, t and v of all steps.")]
+SaveLatent = Annotated[Path | None, _new("--save-latent", help="Write the unit noise.")]
+Trace = Annotated[Path | None, _new("--trace", help="Write z, t and v of all steps.")]
 Sheet = Annotated[
     Path | None,
-    typer.Option("--sheet", metavar="PNG", help="All pictures on one contact sheet."),
+    _new("--sheet", metavar="PNG", help="All pictures on one contact sheet."),
 ]
 Preview = Annotated[
     Path | None,
-    typer.Option("--preview", metavar="PNG", help="Show the picture while it is drawn."),
+    _new("--preview", metavar="PNG", help="Show the picture while it is drawn."),
 ]
 PreviewEvery = Annotated[
     int | None,
@@ -177,10 +182,9 @@ AllLogits = Annotated[
 ]
 PrefixOutput = Annotated[
     Path | None,
-    typer.Option(
+    _new(
         "--output",
         "-o",
-        metavar="FILE",
         help="Prefix file to write (safetensors); for task interleave the pictures' name.",
     ),
 ]

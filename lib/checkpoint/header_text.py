@@ -25,6 +25,7 @@ METADATA = "__metadata__"
 PLAIN = bytes(c for c in range(32, 127) if c not in b'"\\')
 """Characters that a JSON string holds as they are, and that a terminal shows."""
 _DIGITS = b"0123456789"
+_LEAST = len('"":{"dtype":"F4","shape":[],"data_offsets":[0,0]}')
 _OFFSETS = ',"data_offsets":['
 _START = f'{{"{METADATA}":'
 MAX_AXES = 64
@@ -81,6 +82,10 @@ def columns(
     text = raw.decode("ascii")
     try:
         metadata, start = _metadata(text)
+        # brackets in names would cost more memory than the general parser does
+        count = text.count("{", start)
+        if text.count("]", start) != 2 * count or count * _LEAST > len(text):
+            return None
         # for each tensor: `},"NAME":` and a tab, `"dtype":"F32","shape":[2,3`,
         # `,"data_offsets":[0,24`. The tab tells the opening bracket from the closing ones
         pieces = ("}," + text[start:-1]).replace("{", "\t]").split("]")

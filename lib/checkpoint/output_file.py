@@ -55,14 +55,14 @@ def is_stream(path: str) -> bool:
     return False
 
 
-def refuse_piped(folder: str) -> None:
+def refuse_piped(folder: str, option: str = "-o") -> None:
     """Refuse `-` as an output that is a folder.
 
     Raises:
         UsageProblem: it is.
     """
     if folder == "-":
-        raise UsageProblem("-o -: a folder is not piped", expected="the name of a folder")
+        raise UsageProblem(f"{option} -: a folder is not piped", expected="the name of a folder")
 
 
 def check_new_files(
@@ -187,15 +187,14 @@ def write_whole(path: str | os.PathLike[str], fill: Callable[[BinaryIO], object]
     # a name may be as long as the file system allows: there is no room for additions then
     temporary = os.path.join(folder, f".{name[:50]}.ntool-{os.getpid()}.tmp")
     with cannot_write(given):
-        f = _create(temporary)
         try:
-            with f:
+            with _create(temporary) as f:
                 fill(f)
                 f.flush()
                 os.fsync(f.fileno())
             os.replace(temporary, real)
         except BaseException:  # Ctrl-C too must leave no part of a file
-            with suppress(FileNotFoundError):
+            with suppress(OSError):
                 os.unlink(temporary)
             raise
         sync_folder(folder)

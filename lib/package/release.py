@@ -186,8 +186,10 @@ class Release:
         """
         order = self._order
         if order.compact:
+            from ..checkpoint.output_file import refuse_piped
             from ..checkpoint.writer import check_output
 
+            refuse_piped(order.compact, "--compact")
             inputs = [p for p in (subject.root, *read, *order.pictures) if os.path.exists(p)]
             inputs += [order.report] if order.report else []  # it would go with what is replaced
             check_output(Path(order.compact), inputs, force=order.force, marker=layout.MANIFEST)

@@ -7,6 +7,7 @@ that is one edit away from a sound one.
 from __future__ import annotations
 
 import json
+import tracemalloc
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -186,3 +187,18 @@ def test_edited_indexes(text: str, chunk: int, monkeypatch: pytest.MonkeyPatch) 
 )
 def test_other_indexes_are_for_the_general_parser(text: str) -> None:
     assert index_text.entries(text) is None
+
+
+@pytest.mark.parametrize("piece", ["ab]", "ab{", "{]]"])
+def test_brackets_in_a_name_take_no_memory(piece: str) -> None:
+    """A name that is all brackets would be cut into more pieces than the file has bytes for."""
+    name = piece * 300_000
+    text = json.dumps(
+        {name: {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}, separators=(",", ":")
+    )
+    tracemalloc.start()
+    try:
+        assert header_text.columns(text.encode(), "f", PAYLOAD, PAYLOAD + 4) is None
+        assert tracemalloc.get_traced_memory()[1] < 3 * len(text)
+    finally:
+        tracemalloc.stop()

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load
 
+from ntool.lib.checkpoint import output_file
 from ntool.lib.checkpoint.output_file import OneFile, check_new_files, write_whole
 from ntool.lib.errors import EnvironmentProblem, NtoolError, SourceNotFound, UsageProblem
 from ntool.lib.runtime import arrays
@@ -86,6 +87,21 @@ def test_a_failure_keeps_what_was_there(tmp_path: Path) -> None:
     with pytest.raises(EnvironmentProblem, match="a: cannot write: No space left on device"):
         write_whole(path, fill)
     assert path.read_bytes() == b"before" and os.listdir(tmp_path) == ["a"]
+
+
+def test_an_interruption_while_the_file_is_made_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create = output_file._create
+
+    def interrupted(path: str) -> BinaryIO:
+        create(path).close()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(output_file, "_create", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        write_whole(tmp_path / "x", lambda f: None)
+    assert os.listdir(tmp_path) == []
 
 
 def test_the_longest_names_and_what_a_killed_process_left(tmp_path: Path) -> None:

@@ -19,7 +19,8 @@ from pathlib import Path
 
 import pytest
 
-from ntool import terminal_bar
+from ntool import progress, terminal_bar
+from ntool.console import console
 from ntool.lib import progress as steps
 
 from ..conftest import Ended
@@ -29,11 +30,11 @@ from ..patchgen.projects import copy_project
 AT_ONCE = """
 import sys
 from ntool import terminal_bar
-terminal_bar.DELAY = 0.0
+terminal_bar.DELAY = terminal_bar.EVERY = 0.0
 from ntool.guard import run
 sys.exit(run(sys.argv[1:]))
 """
-"""ntool with bars that do not wait until a step has taken half a second."""
+"""ntool with bars that do not wait until a step has taken half a second, nor between two frames."""
 SAMPLE = ["--prompt", "x", "--steps", "3", "--size", "64x64", "--device", "cpu"]
 
 
@@ -200,6 +201,21 @@ def test_a_step_that_tells_nothing_shows_its_time(
     bar.close()
     frames = capsys.readouterr().err.split("\r")
     assert "loading decoder [00:01]" in [f.strip() for f in frames]
+
+
+@pytest.mark.parametrize("way", ["always", "plain"])
+def test_words_of_a_step_cannot_reach_the_terminal(
+    way: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A folder of a package may be called anything."""
+    monkeypatch.setattr(console, "progress", way)
+    monkeypatch.setattr(progress, "INTERVAL", {"json": 0.0, "plain": 0.0})
+    with console.bar(2, "loading \x1b[2Jm\nntool: all checks hold", "B") as bar:
+        bar.update(1)
+        bar.label("\x1b]0;x\x07")
+    err = capsys.readouterr().err
+    assert "loading" in err and "\x1b" not in err and "\x07" not in err
+    assert not any(line.startswith("ntool:") for line in err.splitlines())
 
 
 def test_lines_and_bars_share_a_terminal(demo_package: Path) -> None:

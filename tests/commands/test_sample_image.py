@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -354,6 +355,9 @@ def test_when_previews_are_written(demo_package: Path, tmp_path: Path, ntool, mo
         (["--preview", "-"], "--preview -"),
         (["--preview", "same.png"], "same.png"),
         (["--preview", "v.png", "--preview-every", 0], "--preview-every"),
+        (["--preview", "folder/"], "expected the name of a file"),
+        (["--sheet", "folder/"], "expected the name of a file"),
+        (["--trace", ""], "expected the name of a file"),
     ],
 )
 def test_previews_that_cannot_be(
@@ -363,3 +367,22 @@ def test_previews_that_cannot_be(
     base = ["sample-image", demo_package, "--prompt", PROMPT, "-o", "same.png"]
     assert words in ntool(*base, *options, code=2).err
     assert not list(tmp_path.glob("*.png"))
+
+
+def test_a_viewer_that_is_closed_costs_no_picture(
+    demo_package: Path, tmp_path: Path, ntool, monkeypatch
+) -> None:
+    def gone(path, picture):
+        calls.append(path)
+        raise BrokenPipeError
+
+    calls: list[Path] = []
+    monkeypatch.setattr(preview, "write_png", gone)
+    os.mkfifo(tmp_path / "pipe")
+    options = ["--prompt", PROMPT, "--steps", 4, "--preview-every", 1, "--count", 2]
+    done = ntool(
+        "sample-image", demo_package, *options, "-o", tmp_path / "p.png", "--preview",
+        tmp_path / "pipe",
+    )  # fmt: skip
+    assert len(calls) == 1 and "its reader has gone" in done.err
+    assert sorted(p.name for p in tmp_path.glob("*.png")) == ["p-0.png", "p-1.png"]

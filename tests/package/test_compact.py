@@ -151,6 +151,7 @@ def test_where_it_is_not_written(package: Path, tmp_path: Path, ntool: Run) -> N
     assert "holds no package.json" in ntool(*arguments, "--force", code=2).err
     assert (there / "work.txt").read_text() == "mine"
     assert "--compact" in ntool("verify-package", package, "--force", code=2).err
+    assert "not piped" in ntool("verify-package", package, "--compact", "-", code=2).err
     shutil.copy(package / "package.json", there)
     ntool(*arguments, "--force")
     assert contents(there) == contents(package)

@@ -472,7 +472,10 @@ class Pipeline:
 
         def stepped(step: euler.Step) -> None:
             if preview is not None:  # by now what the step made is known to be finite
+                before = preview.seen
                 preview.show(step.index, recipe.steps, denoise.latest("cond"))
+                if before and not preview.seen:
+                    self._settings.note(f"{preview.path}: its reader has gone: no more previews")
             on_step(step)
 
         return euler.sample(
