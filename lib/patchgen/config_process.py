@@ -2,27 +2,33 @@
 
 A config is a program. It may write to standard output by any way, close it, change the current
 folder, or end the process. One process runs all configs of a run, so that what they all import is
-imported once; one that it does not survive is told, and the next gets a new process. Plans come
-back as JSON.
+imported once; one that it does not survive is told, and the next gets a new process, as it does
+after one that raises or changes what ntool itself relies on. Plans come back as JSON, with the
+number of the request that they answer; what comes back is data of a stranger and is checked.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import sys
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ..errors import InputError
 from ..runtime import child as processes
-from ..runtime.child import Channel, Child, Closed
+from ..runtime.child import MAX_LINE, Channel, Child, Closed, NoMessage, TooLong
 from .discover import Found
-from .model import Code, External, PatchType, Plan, PlannedImport, PlannedPatch
-from .run import NoConfig, Session
+from .model import Plan
+from .plan_data import from_data, texts, to_data
+from .process_state import ProcessState
+from .run import NoConfig, Session, Unreadable, reading
+
+# bound here: a config may replace them in their modules
+_getpid, _exit = os.getpid, os._exit
 
 
 @dataclass(frozen=True)
@@ -53,6 +59,7 @@ class Runner:
         self._apart = processes.can_fork() if apart is None else apart
         self._child: Child | None = None
         self._session: Session | None = None
+        self._number = 0
 
     def __enter__(self) -> Runner:
         return self
@@ -75,40 +82,71 @@ class Runner:
             if self._session is None:
                 self._session = Session(self._shim_modules).__enter__()
             return _ran(self._session, found, roots, variable)
-        answer = self._asked([str(found.file), found.module, [*map(str, roots)], variable])
-        if isinstance(answer, InputError):
-            return Ran(None, answer)
-        kind, value, target_files = answer
-        if kind == "bug":
-            raise RuntimeError(value)
-        files = frozenset(target_files)
-        if kind == "plan":
-            return Ran(_plan(value), None, files)
-        return Ran(None, (NoConfig if kind == "NoConfig" else InputError)(value), files)
+        asked = self._asked(found, roots, variable)
+        if isinstance(asked, InputError):
+            return Ran(None, asked)
+        if isinstance(asked, Ran):
+            return asked
+        raise RuntimeError(asked.traceback)
 
-    def _asked(self, request: list[Any]) -> Any:
-        """The answer of the process; an error if it ends instead."""
+    def _asked(self, found: Found, roots: Sequence[Path], variable: str) -> Ran | _Bug | InputError:
+        """The answer of the process; an error if there is none."""
         if self._child is None:
             sys.stdout.flush()  # else the copy has what is in there, too
             self._child = processes.fork(self._serve, streams=True)
+        self._number += 1
+        request = [self._number, str(found.file), found.module, [*map(str, roots)], variable]
         try:
             self._child.channel.send(request)
-            return self._child.channel.receive()
+            ran, usable = _read(self._child.channel.receive(), request)
+        except TooLong:
+            self._end()
+            limit = f"{MAX_LINE >> 20} MiB"
+            return InputError(f"{found.file}: the plan of the config is too long (over {limit})")
+        except (NoMessage, ValueError, TypeError, KeyError, RecursionError):
+            self._end()
+            what = "what comes back from the process that runs the config is no answer"
+            return InputError(f"{found.file}: {what}")
         except Closed:
-            ended, self._child = self._child, None
-            how = processes.manner(ended.end())
-            return InputError(f"{request[0]}: the config ends the process that runs it ({how})")
+            how = processes.manner(self._end())
+            return InputError(f"{found.file}: the config ends the process that runs it ({how})")
+        if not usable:
+            self._end()
+        return ran
+
+    def _end(self) -> int | None:
+        assert self._child is not None
+        ended, self._child = self._child, None
+        return ended.end()
 
     def _serve(self, channel: Channel) -> None:
         """Answer requests until there are no more: in the other process."""
         os.dup2(2, 1)  # for good: a config may leave a thread behind that writes
+        pid = _getpid()
+        kept = [channel]
+        os.register_at_fork(after_in_child=lambda: _let_go(kept))
+        state = ProcessState()
         with Session(self._shim_modules) as session:
             while True:
                 try:
-                    file, module, roots, variable = channel.receive()
+                    number, file, module, roots, variable = channel.receive()
                 except Closed:
                     return
-                channel.send(_answer(session, Found(Path(file), module), roots, variable))
+                state.note_modules()
+                answer = _answer(session, state, Found(Path(file), module), roots, variable)
+                if _getpid() != pid:
+                    _exit(0)
+                channel.send([number, *answer])
+
+
+def _let_go(kept: list[Channel]) -> None:
+    """Copies that a config makes of the process neither answer nor keep the channel open.
+
+    Once: in copies of a copy the numbers of the descriptors may be those of other files.
+    """
+    while kept:
+        with suppress(OSError):
+            kept.pop().close()
 
 
 def _ran(session: Session, found: Found, roots: Sequence[Path], variable: str) -> Ran:
@@ -121,35 +159,55 @@ def _ran(session: Session, found: Found, roots: Sequence[Path], variable: str) -
         return Ran(None, e, files)
 
 
-def _answer(session: Session, found: Found, roots: list[str], variable: str) -> list[Any]:
+def _answer(
+    session: Session, state: ProcessState, found: Found, roots: list[str], variable: str
+) -> list[Any]:
+    """Kind, value, target files, and whether the process may run another config."""
     try:
         ran = _ran(session, found, [*map(Path, roots)], variable)
-    except Exception:
-        return ["bug", traceback.format_exc(), []]
-    files = sorted(ran.target_files)
-    if ran.plan is None:
-        assert ran.error is not None
-        return [type(ran.error).__name__, ran.error.message, files]
-    data = dataclasses.asdict(ran.plan)
-    for patch in data["patches"]:
-        patch["kind"] = patch["kind"].value
-    return ["plan", data, files]
+        if ran.plan is None:
+            assert ran.error is not None
+            kind = "NoConfig" if isinstance(ran.error, NoConfig) else "InputError"
+            value: Any = ran.error.message
+        else:
+            plan = ran.plan
+            kind, value = "plan", reading(found.file, lambda: to_data(plan))
+        usable = not (isinstance(ran.error, Unreadable) or session.traced or state.changed())
+        return [kind, value, sorted(ran.target_files), usable]
+    except InputError as e:
+        return ["InputError", e.message, [], False]
+    except KeyboardInterrupt:  # that of a terminal is ignored here: the config's own
+        what = "the config cannot be loaded (KeyboardInterrupt)"
+        return ["InputError", f"{found.file}: {what}", [], False]
+    except BaseException as e:
+        if state.changed():
+            what = "the config changes the process that runs it, and its plan cannot be read"
+            return ["InputError", f"{found.file}: {what} ({type(e).__name__})", [], False]
+        return ["bug", traceback.format_exc(), [], False]
 
 
-def _plan(data: dict[str, Any]) -> Plan:
-    def patch(kind: str, target: str, replacement: Any, description: str, name_map: Any) -> Any:
-        place: Code | External = (Code if "line" in replacement else External)(**replacement)
-        pairs = tuple((key, value) for key, value in name_map)
-        return PlannedPatch(PatchType(kind), target, place, description, pairs)
+@dataclass(frozen=True)
+class _Bug:
+    traceback: str
 
-    def added(names: list[str] | None, **fields: Any) -> PlannedImport:
-        return PlannedImport(names=None if names is None else tuple(names), **fields)
 
-    changed = {
-        "patches": tuple(patch(**p) for p in data["patches"]),
-        "imports": tuple(added(**i) for i in data["imports"]),
-        "helpers": tuple(Code(**c) for c in data["helpers"]),
-        "after": tuple((anchor, Code(**c)) for anchor, c in data["after"]),
-    }
-    texts = {k: tuple(data[k]) for k in ("blocks", "dropped", "excluded")}
-    return Plan(**{**data, **changed, **texts})
+def _read(answer: Any, request: list[Any]) -> tuple[Ran | _Bug, bool]:
+    """What an answer says, and whether the process that gave it may run another config.
+
+    Raises:
+        ValueError, TypeError, KeyError: it is no answer to this request.
+    """
+    number, kind, value, target_files, usable = answer
+    files = frozenset(texts(target_files))
+    if type(number) is not int or number != request[0] or not isinstance(usable, bool):
+        raise ValueError("another request's")
+    if kind == "plan":
+        plan = from_data(value)
+        if [plan.file, plan.module, plan.variable] != [request[1], request[2], request[4]]:
+            raise ValueError("another config's")
+        return Ran(plan, None, files), usable
+    if kind not in ("NoConfig", "InputError", "bug") or not isinstance(value, str):
+        raise ValueError("no kind of answer")
+    if kind == "bug":
+        return _Bug(value), usable
+    return Ran(None, (NoConfig if kind == "NoConfig" else InputError)(value), files), usable

@@ -6,17 +6,27 @@ import ast
 import io
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import CodeType, ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 from ..errors import InputError, printable
 from .discover import SUFFIX, Found
 from .model import Code, Plan, name_of, plan_of
 from .shim import shim
 from .source import SourceModule, compiled, first_line, read_text
+
+T = TypeVar("T")
+
+# bound here: a config may replace them in their modules, and is no reason to stop working
+_getpid, _exit, _write = os.getpid, os._exit, os.write
+_gettrace, _settrace = sys.gettrace, sys.settrace
+_getprofile, _setprofile = sys.getprofile, sys.setprofile
+_type_name = type.__dict__["__name__"].__get__
+"""Name of a class, whatever its metaclass says."""
+_trace_of = BaseException.__dict__["__traceback__"].__get__
 
 
 class NoConfig(InputError):
@@ -38,30 +48,63 @@ class Loaded:
 
         Raises:
             NoConfig: no such variable.
-            InputError: it is no PatchConfig, or a part of it cannot be used.
+            InputError: it is no PatchConfig, or a part of it cannot be used or raises.
         """
+        return reading(self._found.file, lambda: self._plan(variable))
+
+    def _plan(self, variable: str) -> Plan:
         config = self._module.__dict__.get(variable)
         file = str(self._found.file)
         if config is None:
             raise NoConfig(f"{file}: no variable '{variable}'", expected="a PatchConfig")
         if not is_config(config):
-            name = type(config).__name__
+            name = _type_name(type(config))
             raise InputError(f"{file}: '{variable}'", found=name, expected="a PatchConfig")
         return plan_of(config, file, self._found.module, variable, self._files.locate)
 
     @property
     def target_files(self) -> set[str]:
-        """Names of the files that the configs of this module write, under whatever variable."""
-        return {
-            c.target_file
-            for c in self._module.__dict__.values()
-            if is_config(c) and isinstance(c.target_file, str)
-        }
+        """Names of the files that the configs of this module write, under whatever variable.
+
+        Raises:
+            InputError: a config of the module raises when it is asked.
+        """
+        return reading(self._found.file, self._target_files)
+
+    def _target_files(self) -> set[str]:
+        files = [c.target_file for c in [*self._module.__dict__.values()] if is_config(c)]
+        return {str.__str__(f) for f in files if isinstance(f, str)}
 
 
 def is_config(obj: Any) -> bool:
     """Whether this is a PatchConfig, of ntool or of the reference tool."""
-    return type(obj).__name__ == "PatchConfig" and hasattr(obj, "source_module")
+    return bool(_type_name(type(obj)) == "PatchConfig") and hasattr(obj, "source_module")
+
+
+class Unreadable(InputError):
+    """A config, or what it holds, raises: what else it changed is not known."""
+
+
+def reading(file: Path, read: Callable[[], T]) -> T:
+    """What `read` gives, which asks objects of a config: their properties and texts are its code.
+
+    Raises:
+        Unreadable: it raises anything but an InputError.
+    """
+    try:
+        return read()
+    except (InputError, KeyboardInterrupt):
+        raise
+    except BaseException as e:
+        raise Unreadable(f"{file}: what the config holds cannot be read ({_said(e)})") from e
+
+
+def _said(error: BaseException) -> str:
+    name = printable(_type_name(type(error)))
+    try:
+        return f"{name}: {printable(error)}"
+    except BaseException:  # its text is code of the config, too
+        return name
 
 
 class Session:
@@ -74,7 +117,11 @@ class Session:
     Args:
         roots: folders to put on the import path.
         shim_modules: see `shim`.
+    Attributes:
+        traced: a config left a trace or profile function, which was taken off.
     """
+
+    traced = False
 
     def __init__(self, shim_modules: Sequence[str] = ()) -> None:
         self._shim_modules = tuple(shim_modules)
@@ -118,17 +165,26 @@ class Session:
             files.know(module)
         return loaded
 
-    @staticmethod
-    def _run(code: CodeType, module: ModuleType, found: Found) -> None:
+    def _run(self, code: CodeType, module: ModuleType, found: Found) -> None:
+        pid, trace, profile = _getpid(), _gettrace(), _getprofile()
         try:
-            exec(code, module.__dict__)
+            try:
+                exec(code, module.__dict__)
+            finally:  # no function of Python is called here: tracing would run for it
+                if _getpid() != pid:
+                    _exit(0)  # a copy that the config made: it is no second ntool
+                if _gettrace() is not trace:
+                    _settrace(trace)
+                    self.traced = True
+                if _getprofile() is not profile:
+                    _setprofile(profile)
+                    self.traced = True
         except KeyboardInterrupt:
             raise
         except BaseException as e:
             line = _line_in(e, str(found.file))
             where = f"{found.file}: line {line}" if line else str(found.file)
-            what = f"{type(e).__name__}: {printable(e)}"
-            raise InputError(f"{where}: the config cannot be loaded ({what})") from e
+            raise Unreadable(f"{where}: the config cannot be loaded ({_said(e)})") from e
 
 
 class _Errors(io.RawIOBase):
@@ -145,7 +201,7 @@ class _Errors(io.RawIOBase):
 
     def write(self, data: Any) -> int:
         try:
-            return os.write(2, data)
+            return _write(2, data)
         except OSError:
             return len(data)
 
@@ -197,8 +253,16 @@ def _search_path(module: ModuleType | None) -> list[Any]:
         return []
 
 
+def _file_of(module: Any) -> str | None:
+    try:
+        file = getattr(module, "__file__", None)
+        return str.__str__(file) if isinstance(file, str) else None
+    except Exception:  # a config may put anything into the table of modules
+        return None
+
+
 def _line_in(error: BaseException, file: str) -> int | None:
-    line, trace = None, error.__traceback__
+    line, trace = None, _trace_of(error)
     while trace is not None:
         if trace.tb_frame.f_code.co_filename == file:
             line = trace.tb_lineno
@@ -226,8 +290,8 @@ def _registered(module: ModuleType) -> Iterator[None]:
         yield
     finally:
         for name in set(sys.modules) - before:
-            file = getattr(sys.modules.get(name), "__file__", None)
-            if isinstance(file, str) and file.endswith(SUFFIX):
+            file = _file_of(sys.modules.get(name))
+            if file is not None and file.endswith(SUFFIX):
                 del sys.modules[name]
         if own is None:
             sys.modules.pop(module.__name__, None)
@@ -245,9 +309,7 @@ class Files:
     def know(self, module: ModuleType) -> None:
         """Remember where modules lie, before they are forgotten."""
         self._modules = {
-            name: file
-            for name, m in list(sys.modules.items())
-            if isinstance(file := getattr(m, "__file__", None), str)
+            name: file for name, m in list(sys.modules.items()) if (file := _file_of(m)) is not None
         }
         self._modules[module.__name__] = str(module.__file__)
 

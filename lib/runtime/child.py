@@ -28,9 +28,21 @@ MAX_LINE = 64 << 20
 """Bytes of one message."""
 CHUNK = 1 << 16
 
+# bound here: what runs in such a process may replace them in their modules
+_read, _write = os.read, os.write
+_dumps, _loads = json.dumps, json.loads
+
 
 class Closed(Exception):
     """The other side has ended."""
+
+
+class TooLong(Closed):
+    """A message is longer than MAX_LINE."""
+
+
+class NoMessage(Closed):
+    """What came is no JSON."""
 
 
 class Late(Exception):
@@ -50,11 +62,11 @@ class Channel:
         Raises:
             Closed: nobody reads.
         """
-        rest = memoryview(json.dumps(value).encode() + b"\n")
+        rest = memoryview(_dumps(value).encode() + b"\n")
         try:
             with self._sending:
                 while rest:
-                    rest = rest[os.write(self._target, rest) :]
+                    rest = rest[_write(self._target, rest) :]
         except OSError as e:
             raise Closed from e
 
@@ -62,7 +74,7 @@ class Channel:
         """The next message; None waits for ever.
 
         Raises:
-            Closed: there will be none, or what came is no message.
+            Closed: there will be none, or what came is no message (TooLong, NoMessage).
             Late: there is none yet.
         """
         until = None if seconds is None else time.monotonic() + seconds
@@ -72,18 +84,20 @@ class Channel:
                 if left <= 0 or not _readable(self._source, left):
                     raise Late
             try:
-                chunk = os.read(self._source, CHUNK)
+                chunk = _read(self._source, CHUNK)
             except OSError as e:
                 raise Closed from e
-            if not chunk or len(self._buffer) > MAX_LINE:
+            if not chunk:
                 raise Closed
+            if len(self._buffer) > MAX_LINE:
+                raise TooLong
             self._buffer += chunk
         line = bytes(self._buffer[:end])
         del self._buffer[: end + 1]
         try:
-            return json.loads(line)
+            return _loads(line)
         except (ValueError, RecursionError) as e:
-            raise Closed from e
+            raise NoMessage from e
 
     def close(self) -> None:
         """Close both descriptors."""
