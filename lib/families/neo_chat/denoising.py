@@ -93,16 +93,14 @@ class _Batch:
         if self._embeds.array is not None and (count > 1 or not whole._shared):
             embeds = d.cast("inputs_embeds", self._embeds.array)
             self._own = read = np.repeat(embeds, count, axis=0)
+        caches = [whole._branches[n].arrays() for n in names]
         x0 = d.room("x0", (count, *whole._shape[1:]))
         self._bound = d.bind(
             {
                 "inputs_embeds": read,
                 "position_ids": place.image_positions(first.next_t, *whole._grid),
                 "token_grid": np.array(whole._grid, np.int64),
-                **{
-                    k: _stacked([d.cast(k, whole._branches[n].cache[k]) for n in names])
-                    for k in first.cache
-                },
+                **{k: _stacked([d.cast(k, cache[k]) for cache in caches]) for k in first.cache},
             },
             {"x0": x0},
         )

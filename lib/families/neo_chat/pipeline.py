@@ -18,7 +18,7 @@ from ...package.package import Package
 from ...progress import step, tracked
 from ...runtime import arrays
 from ...runtime.memory import Phase
-from ...runtime.session import DEFAULT, Session, Settings
+from ...runtime.session import DEFAULT, Session, Settings, to_numpy
 from ...runtime.sessions import Sessions
 from ...sampling import device_step, euler, guidance, schedule
 from ...sampling.image import load_image
@@ -45,14 +45,15 @@ class Prefix:
 
     Attributes:
         ids: int64 [1, S]. positions: int64 [3, S].
-        cache: `past.I.key`, `past.I.value` [1, KV, S, hd].
+        cache: `past.I.key`, `past.I.value` [1, KV, S, hd]: arrays, or OrtValues on the device,
+            where the decoder left them; `arrays` has them on the host.
         logits: [1, kept, V] of the last tokens.
         words: metadata of the prefix file: task, query, prompt, text length, package.
     """
 
     ids: np.ndarray
     positions: np.ndarray
-    cache: dict[str, np.ndarray]
+    cache: dict[str, Any]
     logits: np.ndarray
     words: dict[str, Any] = field(default_factory=dict)
 
@@ -61,11 +62,15 @@ class Prefix:
         """Temporal index of the token that would follow: 1 + the greatest so far."""
         return int(self.positions[0].max()) + 1
 
+    def arrays(self) -> dict[str, np.ndarray]:
+        """The cache in host memory."""
+        return {k: v if isinstance(v, np.ndarray) else to_numpy(v) for k, v in self.cache.items()}
+
     def save(self, path: Path) -> list[dict[str, Any]]:
         """Write the prefix file; returns its `tensor` records (name, dtype, shape)."""
         tensors = {
             "logits": self.logits,
-            **self.cache,
+            **self.arrays(),
             "token_ids": self.ids,
             "position_ids": self.positions,
         }
@@ -403,7 +408,8 @@ class Pipeline:
                 "position_ids": p,
                 "logits_to_keep": np.array([keep], np.int64),
                 **prefix.cache,
-            }
+            },
+            keep={entry["output"] for entry in self.package.manifest["cache"]},
         )
         prefix.logits = out["logits"]
         if not np.isfinite(prefix.logits).all():

@@ -267,7 +267,7 @@ def replay(package: Package, sessions: dict[str, Session], given: Arrays) -> Arr
         raise InputError("logits", expected="[1, 1 to S, V]")
     start = Prefix(tokens[:, :0], p[:, :0], trial.empty_cache(), np.zeros(0))
     trial.extend(start, tokens, p, trial.no_pictures(), keep=logits.shape[1])
-    return {"logits": start.logits, **start.cache}
+    return {"logits": start.logits, **start.arrays()}
 
 
 _DRAWN = (
