@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from ..errors import InputError
-from ..runtime.arrays import Arrays
-from ..runtime.session import Session, to_numpy
+from ..runtime.session import Bound, Room, Session, to_numpy
 
 Sizes = dict[str, int]
 """Symbolic dimension -> length."""
@@ -63,13 +62,45 @@ class Watched:
         return getattr(self._session, name)
 
     def run(
-        self, feeds: Arrays, outputs: list[str] | None = None, *, keep: bool = False
+        self,
+        feeds: Mapping[str, Any],
+        outputs: list[str] | None = None,
+        *,
+        keep: bool | Collection[str] = False,
     ) -> dict[str, Any]:
         """Run; every output of floating type is looked at."""
         found = self._session.run(feeds, outputs, keep=keep)
         for name, value in found.items():
-            array = to_numpy(value) if keep and self._session.on_host else value
-            floats = isinstance(array, np.ndarray) and array.dtype.kind in "fV"
-            if floats and not np.isfinite(array.astype(np.float32)).all():
-                self._report(self._component, name)
+            if isinstance(value, np.ndarray):
+                self.look(name, value)
+            elif self._session.on_host:
+                self.look(name, to_numpy(value))
         return found
+
+    def bind(self, feeds: Mapping[str, Any], outputs: Mapping[str, Room]) -> WatchedBound:
+        """The session bound; what each of its runs writes is looked at."""
+        return WatchedBound(self, self._session.bind(feeds, outputs), outputs)
+
+    def look(self, name: str, array: np.ndarray) -> None:
+        """Report an output with a NaN or an infinity."""
+        floats = array.dtype.kind in "fV"
+        if floats and not np.isfinite(array.astype(np.float32)).all():
+            self._report(self._component, name)
+
+
+class WatchedBound:
+    """A bound session whose outputs are looked at after each run."""
+
+    def __init__(self, watched: Watched, bound: Bound, outputs: Mapping[str, Room]) -> None:
+        self._watched, self._bound, self._outputs = watched, bound, outputs
+
+    def feed(self, name: str, value: Any) -> None:
+        """See `Bound`."""
+        self._bound.feed(name, value)
+
+    def run(self) -> None:
+        """See `Bound`; outputs that lie on a device are not looked at."""
+        self._bound.run()
+        for name, room in self._outputs.items():
+            if room.array is not None:
+                self._watched.look(name, room.array)
