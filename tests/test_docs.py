@@ -229,6 +229,8 @@ def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     python.chmod(0o755)
     path = f"{folder}:{os.environ['PATH']}"
     env = {**os.environ, "PATH": path, "LC_ALL": "C", "PYTHONPATH": ""}
+    for name in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS"):  # of the make that runs the tests
+        env.pop(name, None)
     with ntool_in(folder, env):
         yield env
 

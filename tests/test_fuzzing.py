@@ -9,7 +9,7 @@ import pytest
 from .fuzzing.mutation import run
 from .fuzzing.targets import TARGETS, seeds
 
-SECONDS = 10 / len(TARGETS)
+SECONDS = 5 / len(TARGETS)
 
 
 @pytest.mark.parametrize("name", TARGETS)

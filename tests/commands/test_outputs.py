@@ -152,7 +152,8 @@ def test_two_lines_have_two_files(demo_package: Path, tmp_path: Path, ntool) -> 
 @pytest.mark.parametrize("option", ["-o", "--trace", "--save-latent", "--sheet"])
 def test_an_output_without_a_name(demo_package: Path, tmp_path, ntool, option: str) -> None:
     outputs = ["-o", ""] if option == "-o" else ["-o", tmp_path / "p.png", option, ""]
-    assert "output" in ntool("sample-image", demo_package, *SAMPLE, *outputs, code=2).err
+    said = ntool("sample-image", demo_package, *SAMPLE, *outputs, code=2).err
+    assert ("output" if option == "-o" else f"'{option}': found ''") in said
     ntool("run-prefill", demo_package, "--prompt", "x", "-o", "", code=2)
     assert os.listdir(tmp_path) == []
 

@@ -106,16 +106,15 @@ def test_every_field_with_odd_values(demo_package, copied) -> None:
     walk(json.loads(sound), ())
     paths = [p for p in paths if p[0] != "components" or "decoder" in p]
     for n, path in enumerate(paths):
-        for k in range(3):  # three of the odd values each; all of them over the fields
-            manifest = json.loads(sound)
-            put(manifest, path, ODD[(3 * n + k) % len(ODD)])
-            (copied / "package.json").write_text(json.dumps(manifest))
-            try:
-                open_package(copied)
-            except InputError as e:
-                assert e.message.startswith(f"{copied}/package.json: "), e.message
-            except Exception as e:
-                assert path == ("schema",), (path, e)
+        manifest = json.loads(sound)
+        put(manifest, path, ODD[n % len(ODD)])  # one of the odd values each; all over the fields
+        (copied / "package.json").write_text(json.dumps(manifest))
+        try:
+            open_package(copied)
+        except InputError as e:
+            assert e.message.startswith(f"{copied}/package.json: "), e.message
+        except Exception as e:
+            assert path == ("schema",), (path, e)
 
 
 PROCESSOR = [

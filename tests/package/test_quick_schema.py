@@ -67,13 +67,13 @@ def test_a_good_package_is_accepted() -> None:
     assert agrees(GOOD) is True
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.sampled_from(PLACES), st.sampled_from([*ODD, ...]))
 def test_as_the_library_says(place: tuple[Any, ...], value: Any) -> None:
     agrees(changed(place, value if place else {}))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(
     st.sampled_from(PLACES),
     st.recursive(
