@@ -293,12 +293,9 @@ set -g __ntool_valued \\
 
 def fish(tree: Tree) -> str:
     """The script for fish."""
-    valued = [
-        _fish(f"{c.name} {n}")
+    valued = [  # a line for each command
+        " ".join(_fish(f"{c.name} {n}") for o in c.options if o.value is not None for n in o.names)
         for c in tree.every
-        for o in c.options
-        if o.value is not None
-        for n in o.names
     ]
     groups = [_fish(c.name) for c in tree.commands if c.commands]
     out = [_FISH_HEAD.format(made_by=_MADE_BY)]

@@ -34,175 +34,21 @@ function __ntool_at --argument-names wanted first last
 end
 
 set -g __ntool_valued \
-    'inspect-headers --include' \
-    'inspect-headers --exclude' \
-    'inspect-headers --max-header' \
-    'inspect-headers --revision' \
-    'inspect-headers --format' \
-    'inspect-headers --progress' \
-    'census --by' \
-    'census --groups' \
-    'census --as-dtype' \
-    'census --expect' \
-    'census --against' \
-    'census --allow-missing' \
-    'census --plot' \
-    'census --repair-index' \
-    'census --max-header' \
-    'census --revision' \
-    'census --format' \
-    'census --progress' \
-    'convert-fp8 --output' \
-    'convert-fp8 -o' \
-    'convert-fp8 --to' \
-    'convert-fp8 --include' \
-    'convert-fp8 --exclude' \
-    'convert-fp8 --block' \
-    'convert-fp8 --scale' \
-    'convert-fp8 --lowering' \
-    'convert-fp8 --scale-reading' \
-    'convert-fp8 --allow-unscaled' \
-    'convert-fp8 --shard-size' \
-    'convert-fp8 --jobs' \
-    'convert-fp8 -j' \
-    'convert-fp8 --part' \
-    'convert-fp8 --merge' \
-    'convert-fp8 --revision' \
-    'convert-fp8 --max-header' \
-    'convert-fp8 --format' \
-    'convert-fp8 --progress' \
-    'convert-experts --output' \
-    'convert-experts -o' \
-    'convert-experts --to' \
-    'convert-experts --gate-up-order' \
-    'convert-experts --names' \
-    'convert-experts --shard-size' \
-    'convert-experts --jobs' \
-    'convert-experts -j' \
-    'convert-experts --part' \
-    'convert-experts --merge' \
-    'convert-experts --revision' \
-    'convert-experts --max-header' \
-    'convert-experts --format' \
-    'convert-experts --progress' \
-    'export-component --output' \
-    'export-component -o' \
-    'export-component --dtype' \
-    'export-component --set' \
-    'export-component --ep' \
-    'export-component --data' \
-    'export-component --external-data' \
-    'export-component --shard-size' \
-    'export-component --max-shard-size' \
-    'export-component --scale-reading' \
-    'export-component --revision' \
-    'export-component --format' \
-    'export-component --progress' \
-    'run-prefill --prompt' \
-    'run-prefill --prompt-file' \
-    'run-prefill --messages' \
-    'run-prefill --query' \
-    'run-prefill --tokens' \
-    'run-prefill --image' \
-    'run-prefill --task' \
-    'run-prefill --system' \
-    'run-prefill --min-pixels' \
-    'run-prefill --max-pixels' \
-    'run-prefill --pad' \
-    'run-prefill --decode' \
-    'run-prefill --size' \
-    'run-prefill --steps' \
-    'run-prefill --cfg' \
-    'run-prefill --img-cfg' \
-    'run-prefill --cfg-norm' \
-    'run-prefill --cfg-interval' \
-    'run-prefill --shift' \
-    'run-prefill --t-eps' \
-    'run-prefill --seed' \
-    'run-prefill --rng' \
-    'run-prefill --latent' \
-    'run-prefill --device' \
-    'run-prefill --threads' \
-    'run-prefill --output' \
-    'run-prefill -o' \
-    'run-prefill --format' \
-    'run-prefill --progress' \
-    'sample-image --output' \
-    'sample-image -o' \
-    'sample-image --prompt' \
-    'sample-image --image' \
-    'sample-image --prompts' \
-    'sample-image --messages' \
-    'sample-image --query' \
-    'sample-image --system' \
-    'sample-image --min-pixels' \
-    'sample-image --max-pixels' \
-    'sample-image --prefix' \
-    'sample-image --prefix-images-only' \
-    'sample-image --prefix-unconditional' \
-    'sample-image --size' \
-    'sample-image --steps' \
-    'sample-image --cfg' \
-    'sample-image --img-cfg' \
-    'sample-image --cfg-norm' \
-    'sample-image --cfg-interval' \
-    'sample-image --shift' \
-    'sample-image --t-eps' \
-    'sample-image --seed' \
-    'sample-image --count' \
-    'sample-image --rng' \
-    'sample-image --latent' \
-    'sample-image --save-latent' \
-    'sample-image --trace' \
-    'sample-image --sheet' \
-    'sample-image --preview' \
-    'sample-image --preview-every' \
-    'sample-image --device' \
-    'sample-image --threads' \
-    'sample-image --format' \
-    'sample-image --progress' \
-    'verify-package --check' \
-    'verify-package --skip' \
-    'verify-package --against' \
-    'verify-package --golden' \
-    'verify-package --manifest' \
-    'verify-package --report' \
-    'verify-package --picture' \
-    'verify-package --compact' \
-    'verify-package --device' \
-    'verify-package --timeout' \
-    'verify-package --memory' \
-    'verify-package --format' \
-    'verify-package --progress' \
-    'doctor --format' \
-    'doctor --progress' \
-    'patchgen contract --old' \
-    'patchgen contract --new' \
-    'patchgen contract --config-name' \
-    'patchgen contract -c' \
-    'patchgen contract --allow' \
-    'patchgen contract --format' \
-    'patchgen contract --progress' \
-    'patchgen check --set' \
-    'patchgen check --config-name' \
-    'patchgen check -c' \
-    'patchgen check --allow' \
-    'patchgen check --format' \
-    'patchgen check --progress' \
-    'patchgen list --config-name' \
-    'patchgen list -c' \
-    'patchgen list --format' \
-    'patchgen list --progress' \
-    'patchgen generate --output' \
-    'patchgen generate -o' \
-    'patchgen generate --set' \
-    'patchgen generate --config-name' \
-    'patchgen generate -c' \
-    'patchgen generate --allow' \
-    'patchgen generate --format' \
-    'patchgen generate --progress' \
-    'completion --format' \
-    'completion --progress'
+    'inspect-headers --include' 'inspect-headers --exclude' 'inspect-headers --max-header' 'inspect-headers --revision' 'inspect-headers --format' 'inspect-headers --progress' \
+    'census --by' 'census --groups' 'census --as-dtype' 'census --expect' 'census --against' 'census --allow-missing' 'census --plot' 'census --repair-index' 'census --max-header' 'census --revision' 'census --format' 'census --progress' \
+    'convert-fp8 --output' 'convert-fp8 -o' 'convert-fp8 --to' 'convert-fp8 --include' 'convert-fp8 --exclude' 'convert-fp8 --block' 'convert-fp8 --scale' 'convert-fp8 --lowering' 'convert-fp8 --scale-reading' 'convert-fp8 --allow-unscaled' 'convert-fp8 --shard-size' 'convert-fp8 --jobs' 'convert-fp8 -j' 'convert-fp8 --part' 'convert-fp8 --merge' 'convert-fp8 --revision' 'convert-fp8 --max-header' 'convert-fp8 --format' 'convert-fp8 --progress' \
+    'convert-experts --output' 'convert-experts -o' 'convert-experts --to' 'convert-experts --gate-up-order' 'convert-experts --names' 'convert-experts --shard-size' 'convert-experts --jobs' 'convert-experts -j' 'convert-experts --part' 'convert-experts --merge' 'convert-experts --revision' 'convert-experts --max-header' 'convert-experts --format' 'convert-experts --progress' \
+    'export-component --output' 'export-component -o' 'export-component --dtype' 'export-component --set' 'export-component --ep' 'export-component --data' 'export-component --external-data' 'export-component --shard-size' 'export-component --max-shard-size' 'export-component --scale-reading' 'export-component --revision' 'export-component --format' 'export-component --progress' \
+    'run-prefill --prompt' 'run-prefill --prompt-file' 'run-prefill --messages' 'run-prefill --query' 'run-prefill --tokens' 'run-prefill --image' 'run-prefill --task' 'run-prefill --system' 'run-prefill --min-pixels' 'run-prefill --max-pixels' 'run-prefill --pad' 'run-prefill --decode' 'run-prefill --size' 'run-prefill --steps' 'run-prefill --cfg' 'run-prefill --img-cfg' 'run-prefill --cfg-norm' 'run-prefill --cfg-interval' 'run-prefill --shift' 'run-prefill --t-eps' 'run-prefill --seed' 'run-prefill --rng' 'run-prefill --latent' 'run-prefill --device' 'run-prefill --threads' 'run-prefill --output' 'run-prefill -o' 'run-prefill --format' 'run-prefill --progress' \
+    'sample-image --output' 'sample-image -o' 'sample-image --prompt' 'sample-image --image' 'sample-image --prompts' 'sample-image --messages' 'sample-image --query' 'sample-image --system' 'sample-image --min-pixels' 'sample-image --max-pixels' 'sample-image --prefix' 'sample-image --prefix-images-only' 'sample-image --prefix-unconditional' 'sample-image --size' 'sample-image --steps' 'sample-image --cfg' 'sample-image --img-cfg' 'sample-image --cfg-norm' 'sample-image --cfg-interval' 'sample-image --shift' 'sample-image --t-eps' 'sample-image --seed' 'sample-image --count' 'sample-image --rng' 'sample-image --latent' 'sample-image --save-latent' 'sample-image --trace' 'sample-image --sheet' 'sample-image --preview' 'sample-image --preview-every' 'sample-image --device' 'sample-image --threads' 'sample-image --format' 'sample-image --progress' \
+    'verify-package --check' 'verify-package --skip' 'verify-package --against' 'verify-package --golden' 'verify-package --manifest' 'verify-package --report' 'verify-package --picture' 'verify-package --compact' 'verify-package --device' 'verify-package --timeout' 'verify-package --memory' 'verify-package --format' 'verify-package --progress' \
+    'doctor --format' 'doctor --progress' \
+     \
+    'patchgen contract --old' 'patchgen contract --new' 'patchgen contract --config-name' 'patchgen contract -c' 'patchgen contract --allow' 'patchgen contract --format' 'patchgen contract --progress' \
+    'patchgen check --set' 'patchgen check --config-name' 'patchgen check -c' 'patchgen check --allow' 'patchgen check --format' 'patchgen check --progress' \
+    'patchgen list --config-name' 'patchgen list -c' 'patchgen list --format' 'patchgen list --progress' \
+    'patchgen generate --output' 'patchgen generate -o' 'patchgen generate --set' 'patchgen generate --config-name' 'patchgen generate -c' 'patchgen generate --allow' 'patchgen generate --format' 'patchgen generate --progress' \
+    'completion --format' 'completion --progress'
 set -g __ntool_groups 'patchgen'
 
 complete -c ntool -f
